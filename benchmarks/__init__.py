@@ -1,0 +1,1 @@
+"""Measurements that are for developers: accuracy and speed, each run with `python -m`."""

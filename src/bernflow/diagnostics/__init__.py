@@ -1,0 +1,18 @@
+"""Judging a fit: importance weights, the verdict, distances between samples."""
+
+from bernflow.diagnostics.distances import sliced_wasserstein, standardized_errors
+from bernflow.diagnostics.importance import bootstrap_errors, elbo, ess_fraction, log_evidence, psis
+from bernflow.diagnostics.verdict import Diagnostics, Verdict, judge
+
+__all__ = [
+    "Diagnostics",
+    "Verdict",
+    "bootstrap_errors",
+    "elbo",
+    "ess_fraction",
+    "judge",
+    "log_evidence",
+    "psis",
+    "sliced_wasserstein",
+    "standardized_errors",
+]

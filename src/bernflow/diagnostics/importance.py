@@ -1,0 +1,143 @@
+"""Importance weights: how far the draws of q are from the posterior, from log p - log q at draws of q.
+
+Every function takes the unnormalised log weights log w_s = log p(x_s, data) - log q(x_s) of draws x_s from
+q. A log weight of -inf is a draw outside of the posterior's support (weight zero); NaN and +inf are refused,
+because no estimate can be made of them.
+"""
+
+import warnings
+
+import numpy as np
+from arviz_stats.base import array_stats
+from jaxtyping import Float
+from numpy.typing import ArrayLike
+
+from bernflow.errors import ArgumentError
+
+# A spread of the log weights below this is rounding, not a difference between q and the posterior.
+CONSTANT_SPREAD = 1e-8
+# Ties in a tail that rises less than this over the median come from single precision.
+TIED_SPREAD = 1e-3
+# Fewer draws of positive weight than this leave too few points in the tail for a generalized Pareto fit.
+MIN_DRAWS = 25
+
+
+def psis(log_weights: ArrayLike) -> tuple[Float[np.ndarray, " s"], float]:
+    """Smooth the largest weights by a generalized Pareto fit (Vehtari et al. 2024, arXiv:1507.02646).
+
+    Args:
+        log_weights: log p - log q at draws of q, (s,).
+
+    Returns:
+        The smoothed log weights, normalised so that their exponentials sum to one, and k-hat, the shape of
+        the tail. k-hat is 0 where the weights are constant to rounding: q is then the posterior and there is
+        no tail to fit. It is inf where fewer than 25 draws have a positive weight.
+
+    Example:
+        >>> _, khat = psis(np.random.default_rng(1).normal(size=4000) * 0.1)
+        >>> khat < 0.5
+        True
+    """
+    raw = check_log_weights(log_weights)
+    positive = np.isfinite(raw)
+    kept = raw[positive]
+    if kept.size < MIN_DRAWS:
+        return normalize(raw), np.inf
+    if np.ptp(kept) < CONSTANT_SPREAD:
+        return normalize(raw), 0.0
+    # ArviZ expects the negative log ratio. Its advice on k-hat is replaced by our verdict, so warnings are
+    # muted.
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        try:
+            smoothed, khat = array_stats.psislw(kept.max() - kept)
+        except ValueError:  # all weights of the tail are equal
+            smoothed, khat = kept, np.nan
+    khat = float(khat)
+    if not np.isfinite(khat):
+        # Ties among the largest weights: rounding where they are close to the rest, a few repeated giants
+        # otherwise.
+        return normalize(raw), 0.0 if kept.max() - np.median(kept) < TIED_SPREAD else np.inf
+    out = np.full(raw.shape, -np.inf)
+    out[positive] = smoothed
+    return normalize(out), khat
+
+
+def ess_fraction(log_weights: ArrayLike) -> float:
+    """Estimate the effective sample size per draw, 1 / (s sum_i w_i^2), of the raw normalised weights.
+
+    It estimates 1 / (1 + chi^2(p || q)): one where q is the posterior, towards zero where single draws carry
+    all.
+    """
+    return 1.0 / _relative_second_moment(check_log_weights(log_weights))
+
+
+def log_evidence(log_weights: ArrayLike) -> tuple[float, float]:
+    """Estimate the log marginal likelihood log mean(w), with its standard error by the delta method."""
+    raw = check_log_weights(log_weights)
+    top = raw.max()
+    if top == -np.inf:
+        return -np.inf, np.inf
+    variance = max(_relative_second_moment(raw) - 1.0, 0.0)
+    return float(top + np.log(np.mean(np.exp(raw - top)))), float(np.sqrt(variance / raw.size))
+
+
+def elbo(log_weights: ArrayLike) -> tuple[float, float]:
+    """Estimate the evidence lower bound mean(log w), with its standard error."""
+    raw = check_log_weights(log_weights)
+    if not np.all(np.isfinite(raw)):
+        return -np.inf, np.inf
+    return float(np.mean(raw)), float(np.std(raw, ddof=1) / np.sqrt(raw.size))
+
+
+def bootstrap_errors(log_weights: ArrayLike, num_resamples: int = 50, seed: int = 0) -> tuple[float, float]:
+    """Estimate the standard errors of k-hat and of `ess_fraction` by resampling the draws.
+
+    Returns:
+        Both standard errors; inf where an estimate is not finite in a resample.
+    """
+    raw = check_log_weights(log_weights)
+    rng = np.random.default_rng(seed)
+    khats, fractions = [], []
+    for _ in range(num_resamples):
+        resample = raw[rng.integers(raw.size, size=raw.size)]
+        khats.append(psis(resample)[1])
+        fractions.append(ess_fraction(resample))
+    return _spread(khats), _spread(fractions)
+
+
+def normalize(log_weights: Float[np.ndarray, " s"]) -> Float[np.ndarray, " s"]:
+    """Shift log weights so that their exponentials sum to one; all -inf stay -inf."""
+    top = np.max(log_weights)
+    if top == -np.inf:
+        return log_weights
+    return log_weights - (top + np.log(np.sum(np.exp(log_weights - top))))
+
+
+def check_log_weights(log_weights: ArrayLike) -> Float[np.ndarray, " s"]:
+    """Return the log weights in double precision, or refuse what is not a vector of them."""
+    raw = np.asarray(log_weights, dtype=np.float64)
+    if raw.ndim != 1 or raw.size < 2:
+        raise ArgumentError(
+            f"log_weights has shape {raw.shape}: expected a vector of at least two log weights."
+        )
+    bad = int(np.sum(np.isnan(raw) | (raw == np.inf)))
+    if bad:
+        raise ArgumentError(
+            f"{bad} of {raw.size} log_weights are NaN or +inf: expected finite values, or -inf for a weight "
+            "of zero. Check the log density of the model at these draws."
+        )
+    return raw
+
+
+def _relative_second_moment(raw: Float[np.ndarray, " s"]) -> float:
+    """Return mean(w^2) / mean(w)^2 >= 1; inf where all weights are zero."""
+    top = raw.max()
+    if top == -np.inf:
+        return np.inf
+    weights = np.exp(raw - top)
+    return float(np.mean(weights**2) / np.mean(weights) ** 2)
+
+
+def _spread(values: list[float]) -> float:
+    return float(np.std(values, ddof=1)) if np.all(np.isfinite(values)) else np.inf

@@ -1,0 +1,119 @@
+"""Where training starts: a Gaussian found by Newton paths from several points, chosen by its ELBO.
+
+Like Pathfinder, every point on the way to a mode proposes the Gaussian of its local curvature, and the best ELBO
+wins; unlike it, the curvature is the exact Hessian. A Laplace approximation at the mode is excellent for regressions
+and useless for a funnel, whose mode is far from its mass: there a point on the way, or a unit scale, wins.
+"""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Key
+
+from bernflow.flows.base import LOG_2PI
+from bernflow.target import Target
+
+MAX_ITERATIONS = 60
+# Draws per point of a path: enough to reject a Gaussian that misses the mass.
+NUM_DRAWS = 16
+# Curvatures below this fraction of a dimension's own are taken for flat.
+CURVATURE_FLOOR = 1e-4
+FLATTEST = 1e-12
+# A path has arrived when a Newton step promises less than this many nats.
+ARRIVED = 1e-8
+
+
+class Gaussian(NamedTuple):
+    """A Gaussian N(loc, factor factor^T) with its estimated ELBO."""
+
+    loc: Float[Array, " p"]
+    factor: Float[Array, "p p"]
+    elbo: Float[Array, ""]
+
+
+class Path(NamedTuple):
+    """State of one Newton path."""
+
+    x: Float[Array, " p"]
+    log_density: Float[Array, ""]
+    damping: Float[Array, ""]
+    arrived: Bool[Array, ""]
+    best: Gaussian
+
+
+@eqx.filter_jit
+def find_start(target: Target, points: Float[Array, "k p"], key: Key[Array, ""]) -> Gaussian:
+    """Return the Gaussian of highest ELBO seen on the paths from each point; leading axis: points, best first."""
+    z = jax.random.normal(key, (NUM_DRAWS // 2, points.shape[1]), points.dtype)
+    z = jnp.concatenate([z, -z])
+    paths = jax.vmap(lambda x: _begin(target, x, z))(points)
+
+    def unfinished(state):
+        iteration, paths = state
+        return (iteration < MAX_ITERATIONS) & ~jnp.all(paths.arrived)
+
+    def step(state):
+        iteration, paths = state
+        return iteration + 1, jax.vmap(lambda path: _advance(target, path, z))(paths)
+
+    _, paths = jax.lax.while_loop(unfinished, step, (0, paths))
+    ranking = jnp.argsort(-paths.best.elbo)
+    best = jax.tree.map(lambda leaf: leaf[ranking], paths.best)
+    return best._replace(factor=jax.vmap(_triangular)(best.factor))
+
+
+def _begin(target: Target, x: Float[Array, " p"], z: Float[Array, "s p"]) -> Path:
+    unit = jnp.eye(x.shape[0], dtype=x.dtype)
+    best = Gaussian(x, unit, _elbo(target, x, unit, jnp.zeros((), x.dtype), z))
+    return Path(x, target.log_density(x), jnp.asarray(1e-3, x.dtype), jnp.asarray(False), best)
+
+
+def _advance(target: Target, path: Path, z: Float[Array, "s p"]) -> Path:
+    """Take one damped Newton step uphill and offer the local Gaussian as a start."""
+    gradient = jax.grad(target.log_density)(path.x)
+    precision = -jax.hessian(target.log_density)(path.x)
+    # Unit diagonal before the eigendecomposition: parameters in wildly different units keep their small eigenvalues.
+    diagonal = jnp.abs(jnp.diagonal(precision))
+    unit = jax.lax.rsqrt(jnp.maximum(diagonal, FLATTEST * jnp.maximum(jnp.max(diagonal), FLATTEST)))
+    scaled = unit[:, None] * precision * unit[None, :]
+    usable = jnp.all(jnp.isfinite(scaled)) & jnp.all(jnp.isfinite(gradient))
+    values, vectors = jnp.linalg.eigh(jnp.where(usable, scaled, jnp.eye(path.x.shape[0], dtype=path.x.dtype)))
+    # Absolute curvature turns saddle points into places to leave (saddle-free Newton).
+    curvature = jnp.maximum(jnp.abs(values), CURVATURE_FLOOR)
+    projected = vectors.T @ (unit * gradient)
+    promised = 0.5 * jnp.sum(projected**2 / curvature)
+
+    factor = unit[:, None] * vectors * jax.lax.rsqrt(curvature)
+    log_det = jnp.sum(jnp.log(unit)) - 0.5 * jnp.sum(jnp.log(curvature))
+    offer = Gaussian(path.x, factor, _elbo(target, path.x, factor, log_det, z))
+    better = usable & (offer.elbo > path.best.elbo)
+    best = jax.tree.map(lambda new, old: jnp.where(better, new, old), offer, path.best)
+
+    trial = path.x + unit * (vectors @ (projected / (curvature * (1.0 + path.damping))))
+    log_density = target.log_density(trial)
+    uphill = usable & (log_density > path.log_density)
+    arrived = path.arrived | ~usable | ((promised < ARRIVED) & jnp.all(values > 0)) | (path.damping > 1e12)
+    move = uphill & ~path.arrived
+    return Path(
+        jnp.where(move, trial, path.x),
+        jnp.where(move, log_density, path.log_density),
+        jnp.where(uphill, path.damping / 8.0, 4.0 * path.damping + 1e-3),
+        arrived,
+        best,
+    )
+
+
+def _elbo(target, loc, factor, log_det, z):
+    log_p = jax.vmap(target.log_density)(loc + z @ factor.T)
+    entropy = log_det + 0.5 * loc.shape[0] * (1.0 + LOG_2PI)
+    elbo = jnp.mean(log_p) + entropy
+    return jnp.where(jnp.isfinite(elbo), elbo, -jnp.inf)
+
+
+def _triangular(factor: Float[Array, "p p"]) -> Float[Array, "p p"]:
+    """Return the lower triangular L with L L^T = factor factor^T, without squaring the condition number."""
+    upper = jnp.linalg.qr(factor.T, mode="r")
+    signs = jnp.where(jnp.diagonal(upper) < 0, -1.0, 1.0)
+    return (signs[:, None] * upper).T

@@ -1,0 +1,77 @@
+"""What a variational distribution can do: sample with log q, and tell log q at any point."""
+
+from abc import abstractmethod
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+LOG_2PI = 1.8378770664093453
+
+
+class AbstractDistribution(eqx.Module):
+    """A normalised distribution on R^p."""
+
+    dim: eqx.AbstractVar[int]
+
+    @abstractmethod
+    def sample_and_log_prob(self, key: Key[Array, ""], num: int) -> tuple[Float[Array, "s p"], Float[Array, " s"]]:
+        """Draw `num` points with their log q."""
+
+    @abstractmethod
+    def log_prob(self, x: Float[Array, "s p"]) -> Float[Array, " s"]:
+        """Evaluate log q at given points."""
+
+    @abstractmethod
+    def recipe(self) -> dict[str, Any]:
+        """Describe the family and its sizes in JSON: what `families.build` needs to rebuild all but the arrays."""
+
+
+class AbstractFlow(AbstractDistribution):
+    """A distribution that pushes base noise z through a trainable bijection x = T(z).
+
+    The bijection methods act on one sample and carry flowjax's names; batches go through the two methods of
+    `AbstractDistribution`.
+    """
+
+    @abstractmethod
+    def sample_base(self, key: Key[Array, ""], num: int) -> Float[Array, "s p"]:
+        """Draw base noise."""
+
+    @abstractmethod
+    def base_log_prob(self, z: Float[Array, " p"]) -> Float[Array, ""]:
+        """Evaluate the normalised log density of the base noise."""
+
+    @abstractmethod
+    def transform_and_log_det(self, z: Float[Array, " p"]) -> tuple[Float[Array, " p"], Float[Array, ""]]:
+        """Map noise to a parameter vector; return x and log |dx/dz|."""
+
+    @abstractmethod
+    def inverse_and_log_det(self, x: Float[Array, " p"]) -> tuple[Float[Array, " p"], Float[Array, ""]]:
+        """Map a parameter vector to its noise; return z and log |dz/dx|."""
+
+    def sample_and_log_prob(self, key: Key[Array, ""], num: int) -> tuple[Float[Array, "s p"], Float[Array, " s"]]:
+        """Draw `num` points with their log q = log f_Z(z) - log |dx/dz| (the paper's change of variables)."""
+        z = self.sample_base(key, num)
+        x, log_det = jax.vmap(self.transform_and_log_det)(z)
+        return x, jax.vmap(self.base_log_prob)(z) - log_det
+
+    def log_prob(self, x: Float[Array, "s p"]) -> Float[Array, " s"]:
+        """Evaluate log q at given points, through the inverse."""
+        z, log_det = jax.vmap(self.inverse_and_log_det)(x)
+        return jax.vmap(self.base_log_prob)(z) + log_det
+
+
+class AbstractScoredFlow(AbstractFlow):
+    """A flow that knows the gradient of its own log density, without its inverse."""
+
+    @abstractmethod
+    def score(self, z: Float[Array, " p"]) -> Float[Array, " p"]:
+        """Evaluate the gradient of log q with respect to x at x = T(z)."""
+
+
+def normal_log_prob(z: Float[Array, " p"]) -> Float[Array, ""]:
+    """Evaluate the standard normal log density of a vector."""
+    return -0.5 * jnp.sum(z**2) - 0.5 * z.shape[-1] * LOG_2PI

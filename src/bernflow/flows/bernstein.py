@@ -1,0 +1,110 @@
+"""Increasing Bernstein polynomials: value, slope and inverse.
+
+With coefficients theta_0 < ... < theta_M and increments d_i = theta_{i+1} - theta_i > 0,
+
+    f(t)  = sum_i theta_i B_{i,M}(t)                     (the paper's eq. 1)
+    f'(t) = M sum_i d_i B_{i,M-1}(t).
+
+Since B_{i,M} = (1-t) B_{i,M-1} + t B_{i-1,M-1}, the basis b of order M-1 alone gives both:
+f = sum_{i<M} theta_i b_i + t sum_i d_i b_i. The coefficients are a constant linear map of the increments, so
+f = sum_i d_i (E_i + t b_i), where E is one product of b with a constant matrix. Functions are vectorised over
+leading dimensions.
+"""
+
+import math
+from functools import lru_cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+# Keeps the polynomial strictly increasing where softplus underflows.
+MIN_INCREMENT = 1e-9
+# Beyond this distance from an end of [0, 1] the basis is frozen and the linear continuation takes over.
+EDGE = {"float32": 1e-6, "float64": 1e-12}
+INVERSE_ITERATIONS = 48
+
+
+@lru_cache
+def log_binomials(degree: int) -> np.ndarray:
+    """Return log C(degree, i) for i = 0..degree in double precision."""
+    lgamma = math.lgamma
+    return np.array([lgamma(degree + 1) - lgamma(i + 1) - lgamma(degree - i + 1) for i in range(degree + 1)])
+
+
+@lru_cache
+def centering(order: int) -> np.ndarray:
+    """Return the matrix C (M x M+1) with theta = d C for the polynomial that vanishes at t = 1/2.
+
+    Anchoring the middle rather than the left end keeps a change of one increment from shifting the whole bulk.
+    """
+    cumulative = np.tril(np.ones((order + 1, order)), -1).T
+    middle = np.exp(log_binomials(order) - order * math.log(2.0))
+    return cumulative - (cumulative @ middle)[:, None]
+
+
+def increments(raw: Float[Array, "... m"]) -> Float[Array, "... m"]:
+    """Map unrestricted numbers to positive increments of the coefficients (softplus)."""
+    return jnp.maximum(raw, 0.0) + jnp.log1p(jnp.exp(-jnp.abs(raw))) + MIN_INCREMENT
+
+
+def inverse_increments(increment: np.ndarray) -> np.ndarray:
+    """Invert `increments`, to start from chosen coefficients."""
+    return np.log(np.expm1(increment - MIN_INCREMENT))
+
+
+def basis(log_t: Float[Array, "..."], log_1mt: Float[Array, "..."], degree: int) -> Float[Array, "... n"]:
+    """Evaluate B_{i,degree}(t), i = 0..degree, from log t and log(1-t)."""
+    i = np.arange(degree + 1)
+    log_c = jnp.asarray(log_binomials(degree), log_t.dtype)
+    return jnp.exp(log_c + i * log_t[..., None] + (degree - i) * log_1mt[..., None])
+
+
+def polynomial(
+    increment: Float[Array, "... m"], t: Float[Array, "..."], b: Float[Array, "... m"], matrix: np.ndarray
+) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    """Evaluate f and f' from the basis of order M-1 at t; `matrix` maps the increments to the coefficients."""
+    order = increment.shape[-1]
+    effects = b @ jnp.asarray(matrix[:, :-1].T, b.dtype) + t[..., None] * b
+    return jnp.sum(increment * effects, -1), order * jnp.sum(increment * b, -1)
+
+
+def centered_polynomial(
+    increment: Float[Array, "... m"], t: Float[Array, "..."]
+) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    """Evaluate f (zero at t = 1/2) and f' on the whole line, continued linearly with the end slopes outside [0, 1]."""
+    order = increment.shape[-1]
+    edge = EDGE[jnp.result_type(t).name]
+    inside = jnp.clip(t, edge, 1.0 - edge)
+    b = basis(jnp.log(inside), jnp.log1p(-inside), order - 1)
+    # At an edge b is a unit vector, so that stretching what lies beyond by M gives exactly the end slope.
+    return polynomial(increment, inside + order * (t - inside), b, centering(order))
+
+
+def invert_centered(increment: Float[Array, "... m"], y: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Solve f(t) = y on the whole line: closed form in the linear tails, bracketed Newton between."""
+    order = increment.shape[-1]
+    matrix = jnp.asarray(centering(order), increment.dtype)
+    low, high = increment @ matrix[:, 0], increment @ matrix[:, -1]
+    target = jnp.clip(y, low, high)
+    t = invert_increasing(lambda t: centered_polynomial(increment, t), target, (target - low) / (high - low))
+    t = jnp.where(y < low, (y - low) / (order * increment[..., 0]), t)
+    return jnp.where(y > high, 1.0 + (y - high) / (order * increment[..., -1]), t)
+
+
+def invert_increasing(function, y: Float[Array, "..."], start: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Solve function(t)[0] = y for t in [0, 1] by Newton steps kept inside a shrinking bracket.
+
+    `function` returns the value and the slope of an increasing function.
+    """
+
+    def body(_, state):
+        low, high, t = state
+        value, slope = function(t)
+        low, high = jnp.where(value < y, t, low), jnp.where(value < y, high, t)
+        newton = t - (value - y) / slope
+        return low, high, jnp.where((newton > low) & (newton < high), newton, 0.5 * (low + high))
+
+    zeros = jnp.zeros_like(start)
+    return jax.lax.fori_loop(0, INVERSE_ITERATIONS, body, (zeros, zeros + 1.0, start))[2]

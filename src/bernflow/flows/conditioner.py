@@ -1,0 +1,68 @@
+"""Autoregressive conditioners: what dimension j may know of z_1..z_{j-1}."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+
+def hidden_degrees(dim: int, width: int) -> np.ndarray:
+    """Give every hidden unit the index of the last input that it may see, spread evenly over 0..dim-2."""
+    return np.floor(np.arange(width) * (dim - 1) / width).astype(int)
+
+
+class MaskedNetwork(eqx.Module):
+    """Two masked tanh layers and a masked linear read-out of `num_outputs` values per dimension.
+
+    The read-out starts at zero, so that a new network changes nothing. Its hidden layer is public: the exact score of
+    the flow needs d(hidden)/dz (see `BernsteinFlow.score`).
+    """
+
+    w1: Float[Array, "h p"]
+    b1: Float[Array, " h"]
+    w2: Float[Array, "h h"]
+    b2: Float[Array, " h"]
+    out: Float[Array, "p k h"]
+
+    def __init__(self, key: Key[Array, ""], dim: int, num_outputs: int, width: int):
+        key1, key2, key3 = jax.random.split(key, 3)
+        fan_in = np.maximum(hidden_degrees(dim, width) + 1, 1)[:, None]
+        self.w1 = jax.random.normal(key1, (width, dim)) / jnp.sqrt(fan_in)
+        self.b1 = 0.3 * jax.random.normal(key3, (width,))
+        seen = (hidden_degrees(dim, width)[:, None] >= hidden_degrees(dim, width)[None, :]).sum(1, keepdims=True)
+        self.w2 = jax.random.normal(key2, (width, width)) / jnp.sqrt(seen)
+        self.b2 = jnp.zeros(width)
+        self.out = jnp.zeros((dim, num_outputs, width))
+
+    def hidden(self, z: Float[Array, " p"]) -> Float[Array, " h"]:
+        """Evaluate the last hidden layer; unit l sees only inputs up to its degree."""
+        width, dim = self.w1.shape
+        degree = hidden_degrees(dim, width)
+        h = jnp.tanh((self.w1 * (degree[:, None] >= np.arange(dim)[None, :])) @ z + self.b1)
+        return jnp.tanh((self.w2 * (degree[:, None] >= degree[None, :])) @ h + self.b2)
+
+    def readout(self) -> Float[Array, "p k h"]:
+        """Return the read-out weights with the forbidden ones zeroed: dimension j sees units of degree below j."""
+        dim, _, width = self.out.shape
+        allowed = np.arange(dim)[:, None] > hidden_degrees(dim, width)[None, :]
+        return self.out * allowed[:, None, :]
+
+
+class LinearSkip(eqx.Module):
+    """An unsaturated linear term in z_1..z_{j-1} for the shift and the log-scale of dimension j.
+
+    It makes Neal's funnel and linear-Gaussian hierarchies exact; the tanh network alone saturates and gets their
+    tails wrong.
+    """
+
+    shift: Float[Array, "p p"]
+    log_scale: Float[Array, "p p"]
+
+    def __init__(self, dim: int):
+        self.shift = jnp.zeros((dim, dim))
+        self.log_scale = jnp.zeros((dim, dim))
+
+    def matrices(self) -> tuple[Float[Array, "p p"], Float[Array, "p p"]]:
+        """Return the strictly lower triangular matrices of both terms."""
+        return jnp.tril(self.shift, -1), jnp.tril(self.log_scale, -1)

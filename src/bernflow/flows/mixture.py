@@ -1,0 +1,49 @@
+"""A mixture of flows, for posteriors with separate modes."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from bernflow.flows.base import AbstractDistribution
+
+
+class Mixture(AbstractDistribution):
+    """q(x) = sum_k w_k q_k(x)."""
+
+    components: tuple[AbstractDistribution, ...]
+    log_weights: Float[Array, " k"]
+    dim: int = eqx.field(static=True)
+
+    def __init__(self, components: tuple[AbstractDistribution, ...], log_weights: Float[Array, " k"]):
+        self.components = components
+        self.log_weights = jax.nn.log_softmax(log_weights)
+        self.dim = components[0].dim
+
+    def sample_and_log_prob(self, key: Key[Array, ""], num: int) -> tuple[Float[Array, "s p"], Float[Array, " s"]]:
+        """Draw `num` points, each from a component chosen by its weight, with the log q of the whole mixture."""
+        choice_key, *keys = jax.random.split(key, len(self.components) + 1)
+        choice = jax.random.categorical(choice_key, self.log_weights, shape=(num,))
+        draws = [part.sample_and_log_prob(k, num) for part, k in zip(self.components, keys, strict=True)]
+        x = jnp.stack([x for x, _ in draws])[choice, jnp.arange(num)]
+        own = jnp.stack([log_q for _, log_q in draws])[choice, jnp.arange(num)]
+        return x, self._combine(x, own, choice)
+
+    def log_prob(self, x: Float[Array, "s p"]) -> Float[Array, " s"]:
+        """Evaluate log q at given points."""
+        return jax.nn.logsumexp(self.log_weights[:, None] + self._component_log_probs(x), axis=0)
+
+    def recipe(self) -> dict[str, Any]:
+        """Describe the structure, so that a saved mixture can be rebuilt."""
+        return {"kind": "mixture", "components": [part.recipe() for part in self.components]}
+
+    def _component_log_probs(self, x):
+        return jnp.stack([part.log_prob(x) for part in self.components])
+
+    def _combine(self, x, own, choice):
+        """Evaluate the mixture's log q at its own draws, keeping the exact log q of the component drawn from."""
+        log_probs = self._component_log_probs(x)
+        drawn = jnp.arange(len(self.components))[:, None] == choice[None, :]
+        return jax.nn.logsumexp(self.log_weights[:, None] + jnp.where(drawn, own, log_probs), axis=0)

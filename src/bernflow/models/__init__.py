@@ -1,0 +1,8 @@
+"""Front ends: whatever a user calls a model becomes an `AbstractModel`."""
+
+from bernflow.models.base import AbstractModel, Site
+from bernflow.models.convert import as_model
+from bernflow.models.declarative import Model
+from bernflow.models.log_density import from_log_density
+
+__all__ = ["AbstractModel", "Model", "Site", "as_model", "from_log_density"]

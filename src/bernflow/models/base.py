@@ -1,0 +1,72 @@
+"""What every front end turns its input into: named sites, their supports and a log density."""
+
+from abc import abstractmethod
+from typing import Any
+
+import equinox as eqx
+from jaxtyping import Array, Float, Key
+from numpyro.distributions.constraints import Constraint
+
+Theta = dict[str, Array]
+
+
+class Site(eqx.Module):
+    """One named parameter of a model.
+
+    Attributes:
+        name: the name under which users see the parameter.
+        shape: shape of one value on the constrained scale.
+        support: the set of allowed values (its bounds may be arrays), or None if it depends on other sites;
+            then `AbstractModel.support_of` answers.
+    """
+
+    name: str = eqx.field(static=True)
+    shape: tuple[int, ...] = eqx.field(static=True)
+    support: Constraint | None
+
+
+class AbstractModel(eqx.Module):
+    """A Bayesian model with its data, on the constrained scale.
+
+    Data are leaves of the module, so that functions compiled for one data set serve every other one of the
+    same shape. All methods take one value per site (no batch dimension) and are pure: they can be jitted and
+    vmapped.
+    """
+
+    sites: eqx.AbstractVar[tuple[Site, ...]]
+
+    @abstractmethod
+    def log_density(self, theta: Theta) -> Float[Array, ""]:
+        """Evaluate log prior + log likelihood at theta, without any Jacobian."""
+
+    @abstractmethod
+    def log_terms(self, theta: Theta) -> Theta:
+        """Split `log_density` into one summed term per site, observed ones included, to name culprits."""
+
+    @abstractmethod
+    def support_of(self, name: str, theta: Theta) -> Constraint:
+        """Return the support of a site given those before it (only asked where `Site.support` is None)."""
+
+    @abstractmethod
+    def sample_prior(self, key: Key[Array, ""]) -> Theta | None:
+        """Draw every site from the prior, or None where the model has no prior that can be sampled."""
+
+    @abstractmethod
+    def initial(self) -> Theta | None:
+        """Return the point that the user gave as a start, or None."""
+
+    @abstractmethod
+    def observed(self) -> Theta:
+        """Return the observed data by name."""
+
+    @abstractmethod
+    def log_likelihood(self, theta: Theta) -> Theta:
+        """Evaluate the pointwise log likelihood of every observed site; empty where it is unknown."""
+
+    @abstractmethod
+    def deterministic(self, theta: Theta) -> Theta:
+        """Evaluate the quantities that the model derives from its parameters."""
+
+    @abstractmethod
+    def predict(self, key: Key[Array, ""], theta: Theta, *args: Any, **kwargs: Any) -> Theta:
+        """Draw new observations given theta, for the model's own data or for the data given."""

@@ -1,0 +1,165 @@
+"""Data and functions as users hand them over: what is traced, what is static, what is refused."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bernflow.errors import BernflowError, ModelError
+
+NUMERIC_KINDS = "biufc"
+
+
+class Opaque:
+    """A static leaf that is compared by identity, for values that cannot be hashed (a data frame, say)."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Opaque) and self.value is other.value
+
+    def __repr__(self) -> str:
+        return f"Opaque({type(self.value).__name__})"
+
+
+def is_data(leaf: Any) -> bool:
+    """Tell whether a leaf is an array of numbers: only those are traced."""
+    if isinstance(leaf, np.ndarray | np.generic):
+        return leaf.dtype.kind in NUMERIC_KINDS
+    return isinstance(leaf, jax.Array) and not _is_key(leaf)
+
+
+def pack(tree: Any) -> Any:
+    """Turn arrays into NumPy arrays and everything that cannot be hashed into an `Opaque`.
+
+    NumPy arrays keep their 64 bits until they meet JAX, so the precision is that of the computation and not
+    that of the moment when the model was built.
+    """
+
+    def one(leaf: Any) -> Any:
+        if isinstance(leaf, jax.core.Tracer) or _is_key(leaf):
+            return leaf
+        if is_data(leaf):
+            return np.asarray(leaf)
+        return leaf if _is_hashable(leaf) else Opaque(leaf)
+
+    return jax.tree.map(one, tree)
+
+
+def freeze(tree: Any) -> Any:
+    """Make every leaf static: arrays too, by identity and exactly as they were given."""
+    return jax.tree.map(
+        lambda leaf: leaf if _is_key(leaf) or (_is_hashable(leaf) and not is_data(leaf)) else Opaque(leaf),
+        tree,
+    )
+
+
+def unpack(tree: Any) -> Any:
+    """Undo `pack`; arrays become JAX arrays, because a NumPy array cannot be indexed by a traced one."""
+
+    def one(leaf: Any) -> Any:
+        if isinstance(leaf, Opaque):
+            return leaf.value
+        return jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf
+
+    return jax.tree.map(one, tree)
+
+
+def check_values(tree: Any, where: str, *, allow_infinite: bool = False) -> None:
+    """Refuse missing values in data.
+
+    Args:
+        tree: any pytree; leaves that are not arrays of floats pass.
+        where: how the user calls it, for the message.
+        allow_infinite: accept infinite values (the open end of a censored interval, say).
+    """
+    # Stop a masked array before anything turns it into a plain one, which would revive what it hides.
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        name = where + jax.tree_util.keystr(path)
+        if isinstance(leaf, np.ma.MaskedArray) and np.ma.is_masked(leaf):
+            raise ModelError(
+                f"{name} is a masked array with {int(np.ma.count_masked(leaf))} masked values: expected "
+                "complete data. "
+                "Drop or impute the masked values; otherwise what is hidden under the mask would be used."
+            )
+        if isinstance(leaf, jax.core.Tracer) or not (is_data(leaf) or hasattr(leaf, "__array__")):
+            continue
+        value = np.asarray(leaf) if is_data(leaf) else _as_array(leaf)
+        # ml_dtypes such as bfloat16 are floats of kind "V", which NumPy's kind does not tell.
+        if value is None or not jnp.issubdtype(value.dtype, jnp.inexact):
+            continue
+        bad = np.isnan(value) if allow_infinite else ~np.isfinite(value)
+        if bad.any():
+            index = tuple(int(i) for i in np.argwhere(bad)[0])
+            kind = "NaN" if allow_infinite else "NaN or infinite"
+            raise ModelError(
+                f"{name} has {int(bad.sum())} {kind} values, the first at index {index} "
+                f"({value[index]}): expected finite numbers. Drop or impute them before the fit."
+            )
+
+
+@contextmanager
+def user_code(what: str) -> Iterator[None]:
+    """Run a function of the user; errors say whose function failed and keep the original as their cause."""
+    try:
+        yield
+    except BernflowError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"{what} failed with {type(error).__name__}: {error}\n"
+            "The traceback of that error, shown first, ends at the line that failed."
+        ) from error
+
+
+def call(function: Callable, *args: Any) -> Any:
+    """Call a function with as many of the arguments as it takes.
+
+    A trailing argument that is None (data that were not given) is left out where the function has a default.
+    """
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # builtins and some extension types have no signature
+        return function(*args)
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return function(*args)
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    required = sum(p.default is p.empty for p in positional)
+    count = min(len(positional), len(args))
+    while count > required and args[count - 1] is None:
+        count -= 1
+    return function(*args[:count])
+
+
+def name_of(function: Callable) -> str:
+    """Return how a user recognises a function."""
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def _is_key(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _is_hashable(leaf: Any) -> bool:
+    try:
+        hash(leaf)
+    except TypeError:
+        return False
+    return True
+
+
+def _as_array(leaf: Any) -> np.ndarray | None:
+    try:
+        return np.asarray(leaf)
+    except Exception:  # any foreign object may define __array__ and refuse; then it is not data of ours
+        return None

@@ -1,0 +1,223 @@
+"""NumPyro model functions, taken as they are."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+from numpyro import handlers
+from numpyro.distributions.constraints import Constraint
+from numpyro.infer.util import compute_log_probs
+from numpyro.primitives import Messenger
+
+from bernflow.errors import ModelError
+from bernflow.models.base import AbstractModel, Site, Theta
+from bernflow.models.inputs import check_values, freeze, name_of, pack, unpack, user_code
+from bernflow.models.supports import check_continuous, check_observed, describe, is_factor, probe, start_value
+
+
+class NumPyroModel(AbstractModel):
+    """A NumPyro model function with its arguments.
+
+    Arrays among the arguments are traced; numbers, strings and other objects are static. If the function
+    looks at the values of its arrays (`len(np.unique(group))`), they are all static, and other data compile
+    anew.
+
+    Args:
+        function: the model, with NumPyro primitives.
+        args: positional arguments of the model.
+        kwargs: keyword arguments of the model.
+    """
+
+    sites: tuple[Site, ...]
+    args: Any
+    kwargs: Any
+    function: Callable = eqx.field(static=True)
+    observed_names: tuple[str, ...] = eqx.field(static=True)
+    has_prior: bool = eqx.field(static=True)
+
+    def __init__(self, function: Callable, args: tuple = (), kwargs: dict[str, Any] | None = None):
+        self.function = function
+        kwargs = {} if kwargs is None else kwargs
+        check_values(args, "The model arguments args", allow_infinite=True)
+        check_values(kwargs, "The model arguments model_kwargs", allow_infinite=True)
+        self.args, self.kwargs = pack(args), pack(kwargs)
+        with user_code(f"The model function {name_of(function)!r}"):
+            self.sites, self.observed_names = self._discover()
+            try:
+                self._evaluate_shapes()
+            except (jax.errors.JAXTypeError, jax.errors.JAXIndexError):
+                self.args, self.kwargs = freeze(args), freeze(kwargs)
+                self._evaluate_shapes()
+            self.has_prior = self._can_sample()
+
+    def log_density(self, theta: Theta) -> Float[Array, ""]:
+        """Evaluate log prior + log likelihood at theta, without any Jacobian."""
+        return sum(self.log_terms(theta).values(), start=jnp.zeros(()))
+
+    def log_terms(self, theta: Theta) -> Theta:
+        """Split the log density into one term per site, factors and observed sites included."""
+        seeded = handlers.seed(self.function, jax.random.key(0))
+        terms, _ = compute_log_probs(seeded, unpack(self.args), unpack(self.kwargs), theta)
+        return terms
+
+    def support_of(self, name: str, theta: Theta) -> Constraint:
+        """Return the support of a site given the sites before it, by running the model at those."""
+        return self._trace(jax.random.key(0), theta)[name]["fn"].support
+
+    def sample_prior(self, key: Key[Array, ""]) -> Theta | None:
+        """Draw every latent site, or None where one has an improper prior."""
+        if not self.has_prior:
+            return None
+        return self._draw(key)
+
+    def initial(self) -> None:
+        """Return None: a NumPyro model carries no starting point."""
+
+    def observed(self) -> Theta:
+        """Return the observed data by site."""
+        trace = self._trace(jax.random.key(0), {})
+        return {name: jnp.asarray(trace[name]["value"]) for name in self.observed_names}
+
+    def log_likelihood(self, theta: Theta) -> Theta:
+        """Evaluate the pointwise log likelihood of every observed site, without `handlers.scale`."""
+        trace = self._trace(jax.random.key(0), theta)
+        return {name: trace[name]["fn"].log_prob(trace[name]["value"]) for name in self.observed_names}
+
+    def deterministic(self, theta: Theta) -> Theta:
+        """Evaluate the `numpyro.deterministic` sites."""
+        trace = self._trace(jax.random.key(0), theta)
+        return {name: site["value"] for name, site in trace.items() if site["type"] == "deterministic"}
+
+    def predict(self, key: Key[Array, ""], theta: Theta, *args: Any, **kwargs: Any) -> Theta:
+        """Draw the observed sites anew.
+
+        Args:
+            key: a JAX random key.
+            theta: one value per latent site.
+            *args: model arguments to predict for, in place of all stored ones; an outcome may be None.
+            **kwargs: likewise, keyword arguments of the model.
+        """
+        if not args and not kwargs:
+            args, kwargs = self.args, self.kwargs
+        conditioned = handlers.substitute(_redraw(self.function), data=theta)
+        with user_code(f"The model function {name_of(self.function)!r}, run to predict,"):
+            trace = handlers.trace(handlers.seed(conditioned, key)).get_trace(*unpack(args), **unpack(kwargs))
+        missing = [name for name in self.observed_names if name not in trace]
+        if missing:
+            raise ModelError(
+                f"Prediction needs the observed sites {', '.join(map(repr, missing))}, but the model does "
+                "not reach "
+                "them with the arguments given to predict. Have it sample them also where the outcome is "
+                "None."
+            )
+        return {name: trace[name]["value"] for name in self.observed_names}
+
+    def _trace(self, key: Key[Array, ""], theta: Theta) -> dict[str, dict]:
+        """Run the model at theta; sites that theta lacks get a value inside their support."""
+        seeded = handlers.seed(self.function, key)
+        filled = handlers.substitute(handlers.substitute(seeded, data=theta), substitute_fn=_fill)
+        return handlers.trace(filled).get_trace(*unpack(self.args), **unpack(self.kwargs))
+
+    def _draw(self, key: Key[Array, ""]) -> Theta:
+        trace = handlers.trace(handlers.seed(self.function, key)).get_trace(
+            *unpack(self.args), **unpack(self.kwargs)
+        )
+        return {site.name: trace[site.name]["value"] for site in self.sites}
+
+    def _discover(self) -> tuple[tuple[Site, ...], tuple[str, ...]]:
+        sites: list[Site] = []
+        observed: list[str] = []
+
+        def visit(key: Key[Array, ""]) -> None:
+            for name, site in self._trace(key, {}).items():
+                _refuse_unsupported(name, site)
+                if site["type"] != "sample":
+                    continue
+                if not site["is_observed"]:
+                    check_continuous(name, site["fn"].support)
+                    sites.append(describe(name, jnp.shape(site["value"]), site["fn"].support))
+                # An "observed" value that is computed from parameters is a term of the density, but not data.
+                elif not is_factor(site["fn"]) and not isinstance(site["value"], jax.core.Tracer):
+                    check_values(site["value"], f"The observed site {name!r}")
+                    check_observed(f"The observed site {name!r}", site["fn"], site["value"])
+                    _warn_broadcast(name, site)
+                    observed.append(name)
+
+        probe(visit)
+        return tuple(sites), tuple(observed)
+
+    def _evaluate_shapes(self) -> None:
+        """Run the density on abstract data, so that a function which needs concrete ones is found out now."""
+        theta = {site.name: jax.ShapeDtypeStruct(site.shape, jnp.zeros(()).dtype) for site in self.sites}
+        arguments = (self.args, self.kwargs)
+
+        def density(arguments: Any, theta: Theta) -> Theta:
+            args, kwargs = arguments
+            seeded = handlers.seed(self.function, jax.random.key(0))
+            return compute_log_probs(seeded, unpack(args), unpack(kwargs), theta)[0]
+
+        eqx.filter_eval_shape(density, arguments, theta)
+
+    def _can_sample(self) -> bool:
+        try:
+            jax.eval_shape(lambda key: self._draw(key), jax.random.key(0))
+        except NotImplementedError:
+            return False
+        return True
+
+
+class _redraw(Messenger):  # noqa: N801  (NumPyro's handlers are lower case)
+    """Forget the observed values and draw new ones of the same shape.
+
+    `handlers.uncondition` keeps the shape of the distribution, which is a scalar where the model writes
+    `sample("y", Bernoulli(p), obs=y)` without a plate.
+    """
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] != "sample" or not msg["is_observed"] or is_factor(msg["fn"]):
+            return
+        fn = msg["fn"]
+        data_batch = jnp.shape(msg["value"])[: jnp.ndim(msg["value"]) - fn.event_dim]
+        batch = jnp.broadcast_shapes(fn.batch_shape, data_batch)
+        if batch != tuple(fn.batch_shape):
+            msg["fn"] = fn.expand(batch)
+        msg["is_observed"] = False
+        msg["value"] = None
+
+
+def _fill(site: dict[str, Any]) -> Array | None:
+    if site["type"] != "sample" or site["is_observed"] or site["value"] is not None:
+        return None
+    return start_value(site["kwargs"]["rng_key"], site["name"], site["fn"], site["kwargs"]["sample_shape"])
+
+
+def _refuse_unsupported(name: str, site: dict[str, Any]) -> None:
+    if site["type"] == "param":
+        raise ModelError(
+            f"The model has the parameter {name!r} from numpyro.param: trainable parameters beside the "
+            "posterior are "
+            "not supported yet. Give it a prior with numpyro.sample."
+        )
+    if site["type"] == "plate" and site["args"][1] not in (None, site["args"][0]):
+        raise ModelError(
+            f"The plate {name!r} takes {site['args'][1]} of {site['args'][0]} rows: subsampling is not "
+            "supported yet. "
+            "Pass the full data and leave out subsample_size."
+        )
+
+
+def _warn_broadcast(name: str, site: dict[str, Any]) -> None:
+    """Warn where data of shape (N,) meet a distribution of shape (N, 1): every point would count N times."""
+    fn, shape = site["fn"], jnp.shape(site["value"])
+    batch = shape[: len(shape) - fn.event_dim]
+    if shape and jnp.broadcast_shapes(batch, tuple(fn.batch_shape)) != batch:
+        warnings.warn(
+            f"The observed site {name!r} has data of shape {shape} and a distribution of batch shape "
+            f"{tuple(fn.batch_shape)}: they are broadcast, so data points count several times. Give both "
+            "one shape.",
+            stacklevel=2,
+        )

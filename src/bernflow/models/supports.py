@@ -1,0 +1,119 @@
+"""Find out where a parameter lives: its support, and whether that depends on other parameters."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key
+from numpyro.distributions import Distribution, MaskedDistribution, biject_to, constraints
+from numpyro.distributions.constraints import Constraint
+from numpyro.distributions.distribution import Unit
+
+from bernflow.errors import ModelError
+from bernflow.models.base import Site
+
+
+def probe(function: Callable[[Key[Array, ""]], Any]) -> None:
+    """Call a function with a key such that what is computed from it is a tracer and the rest concrete.
+
+    Under `vmap` only what depends on the mapped key is traced, whereas `jit` would trace everything. So a
+    support that holds tracers depends on parameters, and one that depends on data alone keeps its numbers.
+    """
+
+    def run(key: Key[Array, ""]) -> Key[Array, ""]:
+        function(key)
+        return key
+
+    jax.vmap(run)(jax.random.split(jax.random.key(0), 1))
+
+
+def describe(name: str, shape: tuple[int, ...], support: Constraint) -> Site:
+    """Build the site of a parameter from what was met under `probe`."""
+    leaves = jax.tree.leaves(support)
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+        return Site(name, tuple(shape), None)
+    # NumPy arrays follow the precision of the computation that they enter.
+    return Site(
+        name, tuple(shape), jax.tree.map(lambda leaf: np.asarray(leaf) if _is_array(leaf) else leaf, support)
+    )
+
+
+def start_value(
+    key: Key[Array, ""], name: str, fn: Distribution, sample_shape: tuple[int, ...] = ()
+) -> Array:
+    """Draw a value inside the support, uniform on (-2, 2) when unconstrained, so improper priors work."""
+    check_continuous(name, fn.support)
+    try:
+        transform = biject_to(fn.support)
+    except NotImplementedError as error:
+        raise ModelError(
+            f"The parameter {name!r} ({type(unwrap(fn)).__name__}) has the support {fn.support!r}, for "
+            "which no map "
+            "from unconstrained numbers is known. Write the model with a parameter on a supported set (real, "
+            "positive, interval, simplex, ordered, Cholesky factor, covariance, ...) and transform it."
+        ) from error
+    shape = tuple(sample_shape) + tuple(transform.inverse_shape(fn.shape()))
+    return transform(jax.random.uniform(key, shape, minval=-2.0, maxval=2.0))
+
+
+def check_continuous(name: str, support: Constraint) -> None:
+    """Refuse a discrete parameter."""
+    if support.is_discrete:
+        raise ModelError(
+            f"The parameter {name!r} is discrete (support {support!r}): expected continuous parameters only. "
+            "Marginalise it out (for instance with numpyro.distributions.MixtureSameFamily), or observe it."
+        )
+
+
+def check_observed(what: str, fn: Distribution, value: Any) -> None:
+    """Refuse data outside of the support of their distribution.
+
+    NumPyro's densities are often finite there (an exponential one grows on the negative side), so the fit
+    would succeed and be wrong. The edge of an interval passes, because its density is mostly well defined,
+    and so does what cannot be decided: a bound that depends on parameters, masked data, angles beyond pi.
+    """
+    if isinstance(fn, MaskedDistribution) or not isinstance(fn, Distribution):
+        return
+    outside = _outside(fn.support, value)
+    if outside is None or isinstance(outside, jax.core.Tracer) or not np.any(outside):
+        return
+    outside = np.asarray(outside)
+    index = tuple(int(i) for i in np.argwhere(outside)[0])
+    raise ModelError(
+        f"{what} has {int(outside.sum())} values outside of the support {fn.support!r} of its distribution "
+        f"({type(unwrap(fn)).__name__}), the first at index {index} ({np.asarray(value)[index]}). "
+        "Correct the data, or choose a distribution that allows them."
+    )
+
+
+def _outside(support: Constraint, value: Any) -> Any:
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    if support.is_discrete:
+        return ~jnp.asarray(support(value))
+    if isinstance(support, type(constraints.circular)):
+        return None
+    lower, upper = getattr(support, "lower_bound", None), getattr(support, "upper_bound", None)
+    below = None if lower is None else value < lower
+    above = None if upper is None else value > upper
+    if below is None or above is None:
+        return above if below is None else below
+    return below | above
+
+
+def unwrap(fn: Distribution) -> Distribution:
+    """Strip the wrappers that plates, masks and `expand` put around a distribution."""
+    while hasattr(fn, "base_dist"):
+        fn = fn.base_dist
+    return fn
+
+
+def is_factor(fn: Any) -> bool:
+    """Tell whether a site comes from `numpyro.factor`: a term of the density without a value."""
+    return isinstance(unwrap(fn), Unit)
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array | np.ndarray | np.generic)

@@ -1,0 +1,48 @@
+"""The course of the training."""
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from bernflow.errors import ArgumentError
+from bernflow.plots.style import FIT, REFERENCE, house_style, verdict_title
+from bernflow.posterior import Posterior
+
+
+def plot_convergence(posterior: Posterior) -> Figure:
+    """Plot the ELBO over the training steps, with two Monte Carlo standard errors around it.
+
+    The dashed line is the estimate of the log evidence, which the ELBO approaches from below; it is left out
+    where the weights are too uneven to estimate it.
+    """
+    history = posterior.history
+    missing = [name for name in ("step", "elbo") if name not in history or not len(history[name])]
+    if missing:
+        raise ArgumentError(
+            f"The history has no {' and '.join(missing)}: expected a posterior made by bf.fit, with its "
+            "history."
+        )
+    steps, elbo = np.asarray(history["step"]), np.asarray(history["elbo"], dtype=np.float64)
+    error = np.asarray(history.get("elbo_se", np.zeros_like(elbo)), dtype=np.float64)
+    diagnostics = posterior.diagnostics
+    with house_style():
+        figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+        axes = figure.subplots()
+        axes.fill_between(steps, elbo - 2 * error, elbo + 2 * error, color=FIT, alpha=0.2, linewidth=0)
+        axes.plot(steps, elbo, color=FIT, linewidth=1.6, marker="o" if len(steps) < 3 else None, label="ELBO")
+        finite = elbo[np.isfinite(elbo)]
+        levels = list(finite)
+        if diagnostics.verdict != "poor":
+            level = diagnostics.log_evidence
+            levels.append(level)
+            axes.axhline(level, color=REFERENCE, linewidth=1.1, linestyle=(0, (4, 2)), label="log evidence")
+        if levels:
+            # The first steps lie far below; what matters is the approach to the end.
+            bottom, top = np.quantile(finite, 0.1) if len(finite) else min(levels), max(levels)
+            margin = 0.12 * (top - bottom) + 2 * float(np.nan_to_num(error[-1], posinf=0.0)) + 1e-6
+            axes.set_ylim(bottom - margin, top + margin)
+        axes.set_xlabel("step")
+        axes.set_ylabel("nats")
+        axes.legend(loc="lower right")
+        title, color = verdict_title(diagnostics)
+        figure.suptitle(title, x=0.01, ha="left", color=color, fontweight="bold", fontsize=11)
+    return figure

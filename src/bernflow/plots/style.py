@@ -1,0 +1,51 @@
+"""One look for every figure: quiet axes, colours that stay apart without colour vision (Okabe and Ito)."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+
+from bernflow.diagnostics.verdict import Diagnostics
+
+FIT = "#0072B2"
+REFERENCE = "#222222"
+ACCENT = "#D55E00"
+MUTED = "#6B6B6B"
+VERDICT_COLORS = {"good": FIT, "usable": "#B37700", "poor": ACCENT}
+
+SETTINGS = {
+    "figure.dpi": 110,
+    "savefig.dpi": 200,
+    "font.size": 9.5,
+    "axes.titlesize": 10.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#9A9A9A",
+    "axes.linewidth": 0.8,
+    "axes.labelcolor": "#333333",
+    "xtick.color": "#444444",
+    "ytick.color": "#444444",
+    "xtick.direction": "out",
+    "legend.frameon": False,
+}
+
+
+@contextmanager
+def house_style() -> Iterator[None]:
+    """Use the look inside of a `with` block; the user's own settings come back after it."""
+    with mpl.rc_context(SETTINGS):
+        yield
+
+
+def hide_density_axis(axes: Axes) -> None:
+    """Remove the y axis, whose numbers say nothing about a density."""
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+
+
+def verdict_title(diagnostics: Diagnostics) -> tuple[str, str]:
+    """Return the line that goes above a figure, and its colour."""
+    d = diagnostics
+    text = f"{d.verdict.capitalize()} fit:  k-hat {d.khat:.2f},  ESS {100 * d.ess_fraction:.1f} %"
+    return text, VERDICT_COLORS[d.verdict]

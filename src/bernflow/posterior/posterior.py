@@ -1,0 +1,229 @@
+"""The fitted posterior: named draws and densities on the scale of the model, with the verdict on them."""
+
+from collections.abc import Callable, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from bernflow.diagnostics.verdict import Diagnostics
+from bernflow.errors import ArgumentError
+from bernflow.flows.base import AbstractDistribution
+from bernflow.keys import as_key
+from bernflow.models.base import AbstractModel
+from bernflow.posterior import display, sampling
+from bernflow.posterior.arguments import check_count, check_theta
+from bernflow.posterior.export import to_datatree, to_summary
+from bernflow.precision import use_precision
+from bernflow.target import Layout
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+
+Draws = dict[str, np.ndarray]
+
+
+class Posterior:
+    """A fitted distribution over the parameters of a model.
+
+    The same call gives the same result: every random method has a documented default key.
+
+    Attributes:
+        distribution: the fitted q on R^p.
+        layout: names, shapes and supports of the parameters, and their places in R^p.
+        model: the model with its data, or None for a posterior that was loaded without it.
+        diagnostics: how far q can be trusted, and what to do.
+        history: what was recorded during training: "step", "elbo", "elbo_se".
+        settings: how the fit was made (family, order, steps, precision, seed, versions, wall time),
+            JSON-able.
+    """
+
+    def __init__(
+        self,
+        distribution: AbstractDistribution,
+        layout: Layout,
+        model: AbstractModel | None,
+        diagnostics: Diagnostics,
+        history: Mapping[str, np.ndarray] | None = None,
+        settings: Mapping[str, Any] | None = None,
+        refiner: Callable[..., "Posterior"] | None = None,
+    ):
+        if distribution.dim != layout.dim:
+            raise ArgumentError(
+                f"The distribution has {distribution.dim} dimensions and the layout {layout.dim}: expected "
+                "the same."
+            )
+        self.distribution = distribution
+        self.layout = layout
+        self.model = model
+        self.diagnostics = diagnostics
+        self.history = {name: np.asarray(values) for name, values in (history or {}).items()}
+        self.settings = dict(settings or {})
+        self._refiner = refiner
+        self._table: list[display.Row] | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the parameters in model order."""
+        return self.layout.names
+
+    @property
+    def precision(self) -> str:
+        """Precision in which the posterior was fitted and is evaluated."""
+        dtypes = {leaf.dtype for leaf in jax.tree.leaves(self.distribution) if hasattr(leaf, "dtype")}
+        return self.settings.get("precision") or ("float64" if np.dtype("float64") in dtypes else "float32")
+
+    def draws(
+        self, num: int = 4000, key: Any = 1, weighted: bool = False, deterministic: bool = True
+    ) -> Draws:
+        """Draw from the posterior, on the constrained scale.
+
+        Args:
+            num: number of draws. Fewer draws of the same key are the first of many (unweighted draws only).
+            key: integer seed or `jax.random.key`.
+            weighted: resample 4 num draws of q by their Pareto-smoothed importance weights, which corrects
+                what the fit left over. Needs the model.
+            deterministic: include the quantities that the model derives from its parameters (where it is
+                attached).
+
+        Returns:
+            One array of shape (num, *shape) per name.
+        """
+        with use_precision(self.precision):
+            x, _ = self._points(num, key, weighted)
+            return sampling.constrain(self.layout, self.model if deterministic else None, x)
+
+    def log_prob(self, theta: Mapping[str, Any]) -> Float[np.ndarray, " num"]:
+        """Evaluate the normalised log q(theta) on the constrained scale: log q(x) - log |d theta / d x|.
+
+        Args:
+            theta: one array of shape (num, *shape) per parameter, or one of its own shape for a single
+                point. Other names (derived quantities) are ignored.
+
+        Returns:
+            log q, (num,), or a scalar for a single point; -inf outside of the support.
+        """
+        with use_precision(self.precision):
+            values, single = check_theta(self.layout, theta, self.precision)
+            result = sampling.log_prob(self.distribution, self.layout, values)
+        return result[0] if single else result
+
+    def log_weights(self, num: int = 4000, key: Any = 1) -> Float[np.ndarray, " num"]:
+        """Evaluate the log importance weights log p(theta, data) - log q(theta) of `draws(num, key)`."""
+        model = self._need_model("log_weights")
+        with use_precision(self.precision):
+            x, log_q = sampling.sample(self.distribution, as_key(key), check_count(num))
+            return _difference(sampling.log_density(self.layout, model, x), log_q)
+
+    def predict(
+        self, *args: Any, num: int = 1000, key: Any = 2, weighted: bool = False, **kwargs: Any
+    ) -> Draws:
+        """Draw new observations from the posterior predictive distribution.
+
+        Args:
+            *args: new data in place of the model's own, as the model takes them; none: replicate the model's
+                data.
+            num: number of draws of the parameters, each with one draw of the observations.
+            key: integer seed or `jax.random.key`.
+            weighted: resample the draws by their importance weights first.
+            **kwargs: new data by keyword.
+
+        Returns:
+            One array of shape (num, ...) per observed name.
+        """
+        model = self._need_model("predict")
+        theta = self.draws(num, key, weighted, deterministic=False)
+        with use_precision(self.precision):
+            return sampling.predict(model, as_key(key), theta, args, kwargs)
+
+    def summary(
+        self, num: int = 4000, key: Any = 1, weighted: bool = False, ci_prob: float = 0.9
+    ) -> "pd.DataFrame":
+        """Tabulate mean, sd and the central interval of every scalar component, unrounded."""
+        if not 0 < ci_prob < 1:
+            raise ArgumentError(f"ci_prob={ci_prob!r}: expected a probability between 0 and 1.")
+        return to_summary(self.draws(num, key, weighted), ci_prob)
+
+    def to_arviz(self, num: int = 4000, key: Any = 1, weighted: bool = False) -> "xr.DataTree":
+        """Export draws for ArviZ, as one chain.
+
+        Returns:
+            A DataTree with `posterior`, `sample_stats` (log_q; lp and log_weight on R^p where the model is
+            attached) and, as far as the model knows them, `log_likelihood` and `observed_data`.
+        """
+        with use_precision(self.precision):
+            x, log_q = self._points(num, key, weighted)
+            theta = sampling.constrain(self.layout, self.model, x)
+            stats = {"log_q": log_q}
+            log_likelihood, observed = {}, {}
+            if self.model is not None:
+                stats["lp"] = sampling.log_density(self.layout, self.model, x)
+                stats["log_weight"] = _difference(stats["lp"], log_q)
+                sites = {name: theta[name] for name in self.names}
+                log_likelihood = sampling.log_likelihood(self.model, sites)
+                observed = {name: np.asarray(value) for name, value in self.model.observed().items()}
+        return to_datatree(theta, stats, log_likelihood, observed)
+
+    def refine(self, steps: int | None = None, **kwargs: Any) -> "Posterior":
+        """Train on from here and return the new posterior."""
+        self._need_model("refine")
+        if self._refiner is None:
+            raise ArgumentError("refine() needs a posterior made by bf.fit or bf.load(path, model=...).")
+        return self._refiner(self, steps=steps, **kwargs)
+
+    def plot(self, **kwargs: Any) -> Any:
+        """Plot the marginal densities; see `bernflow.plots.plot_posterior`."""
+        from bernflow.plots import plot_posterior
+
+        return plot_posterior(self, **kwargs)
+
+    def save(self, path: str | PathLike) -> Path:
+        """Save to one file, whole or not at all; `bernflow.load` reads it without running code in it."""
+        from bernflow.posterior.archive import save
+
+        return save(self, path)
+
+    def _points(self, num: int, key: Any, weighted: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Draw points of R^p with their log q, resampled if asked for."""
+        key, num = as_key(key), check_count(num)
+        if not weighted:
+            return sampling.sample(self.distribution, key, num)
+        model = self._need_model("weighted=True")
+        x, log_q = sampling.sample(self.distribution, key, sampling.OVERSAMPLING * num)
+        log_weights = _difference(sampling.log_density(self.layout, model, x), log_q)
+        if not np.any(log_weights > -np.inf):
+            raise ArgumentError(
+                "weighted=True: every draw lies where the posterior density is zero. Use weighted=False, "
+                "and see post.diagnostics.status."
+            )
+        chosen = sampling.resample(key, log_weights, num)
+        return x[chosen], log_q[chosen]
+
+    def _need_model(self, what: str) -> AbstractModel:
+        if self.model is None:
+            raise ArgumentError(
+                f"{what} needs the model, which is not in the file: pass it to bf.load(path, model=...)."
+            )
+        return self.model
+
+    def __repr__(self) -> str:
+        return display.text(self.diagnostics, self._rows(), self.settings, self.layout.dim)
+
+    def _repr_html_(self) -> str:
+        return display.html(self.diagnostics, self._rows(), self.settings, self.layout.dim)
+
+    def _rows(self) -> list[display.Row]:
+        if self._table is None:
+            self._table = display.rows(self.draws(1000, deterministic=False))
+        return self._table
+
+
+def _difference(log_density: np.ndarray, log_q: np.ndarray) -> np.ndarray:
+    """Return log p - log q in double precision; a zero density gives -inf, whatever log q is."""
+    with np.errstate(invalid="ignore"):
+        result = np.asarray(log_density, np.float64) - np.asarray(log_q, np.float64)
+    return np.where(np.isneginf(log_density), -np.inf, result)

@@ -1,0 +1,157 @@
+"""Compiled work behind a posterior: draws, densities and predictions in blocks of one fixed shape.
+
+Every computation runs on `BLOCK` points at a time. One shape means one compilation for every number of
+draws, bounded memory, and draws(100, key) being the first 100 of draws(4000, key).
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Key
+
+from bernflow.diagnostics.importance import psis
+from bernflow.flows.base import AbstractDistribution
+from bernflow.models.base import AbstractModel, Theta
+from bernflow.target import Layout
+
+BLOCK = 1000
+# Proposals per weighted draw: with constant weights every proposal is used at most once.
+OVERSAMPLING = 4
+
+
+@eqx.filter_jit
+def _sample_block(
+    distribution: AbstractDistribution, key: Key[Array, ""], block: Array
+) -> tuple[Array, Array]:
+    return distribution.sample_and_log_prob(jax.random.fold_in(key, block), BLOCK)
+
+
+@eqx.filter_jit
+def _constrain_block(layout: Layout, model: AbstractModel | None, x: Float[Array, "s p"]) -> Theta:
+    def one(x: Float[Array, " p"]) -> Theta:
+        theta, _ = layout.constrain(x)
+        # Sites last: a derived quantity never hides a parameter of the same name.
+        return theta if model is None else {**model.deterministic(theta), **theta}
+
+    return jax.vmap(one)(x)
+
+
+@eqx.filter_jit
+def _log_density_block(layout: Layout, model: AbstractModel, x: Float[Array, "s p"]) -> Float[Array, " s"]:
+    def one(x: Float[Array, " p"]) -> Float[Array, ""]:
+        theta, log_jacobian = layout.constrain(x)
+        value = model.log_density(theta) + log_jacobian
+        return jnp.where(jnp.isnan(value), -jnp.inf, value)
+
+    return jax.vmap(one)(x)
+
+
+@eqx.filter_jit
+def _log_prob_block(distribution: AbstractDistribution, layout: Layout, theta: Theta) -> Float[Array, " s"]:
+    def one(theta: Theta) -> tuple[Array, Array, Array]:
+        x, log_jacobian = layout.unconstrain(theta)
+        inside = _inside(layout, theta) & jnp.all(jnp.isfinite(x)) & jnp.isfinite(log_jacobian)
+        # A harmless point where theta lies outside: an inverse searched for at NaN may not end well.
+        return jnp.where(inside, x, 0.0), log_jacobian, inside
+
+    x, log_jacobian, inside = jax.vmap(one)(theta)
+    return jnp.where(inside, distribution.log_prob(x) - log_jacobian, -jnp.inf)
+
+
+@eqx.filter_jit
+def _predict_block(
+    model: AbstractModel, key: Key[Array, ""], block: Array, theta: Theta, args: tuple, kwargs: dict[str, Any]
+) -> Theta:
+    keys = jax.random.split(jax.random.fold_in(key, block), BLOCK)
+    return jax.vmap(lambda k, t: model.predict(k, t, *args, **kwargs))(keys, theta)
+
+
+@eqx.filter_jit
+def _log_likelihood_block(model: AbstractModel, theta: Theta) -> Theta:
+    return jax.vmap(model.log_likelihood)(theta)
+
+
+def _inside(layout: Layout, theta: Theta) -> Bool[Array, ""]:
+    inside = jnp.array(True)
+    for site in layout.sites:
+        support = site.support
+        if support is None:
+            support = layout.model.support_of(site.name, theta)  # type: ignore[union-attr]
+        inside &= jnp.all(support(theta[site.name]))
+    return inside
+
+
+def sample(
+    distribution: AbstractDistribution, key: Key[Array, ""], num: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draw `num` points of R^p with their log q."""
+    blocks = [_sample_block(distribution, key, jnp.uint32(b)) for b in range(math.ceil(num / BLOCK))]
+    x, log_q = jax.tree.map(lambda *parts: np.concatenate(parts)[:num], *blocks)
+    return x, log_q
+
+
+def constrain(layout: Layout, model: AbstractModel | None, x: np.ndarray) -> dict[str, np.ndarray]:
+    """Map points of R^p to named values; with a model, its derived quantities too."""
+    names = layout.names
+    theta = _blocked(lambda part, _: _constrain_block(layout, model, part), x)
+    derived = [name for name in theta if name not in names]
+    return {name: theta[name] for name in (*names, *derived)}
+
+
+def log_density(layout: Layout, model: AbstractModel, x: np.ndarray) -> np.ndarray:
+    """Evaluate the unnormalised log posterior density on R^p."""
+    return _blocked(lambda part, _: _log_density_block(layout, model, part), x)
+
+
+def log_prob(distribution: AbstractDistribution, layout: Layout, theta: dict[str, np.ndarray]) -> np.ndarray:
+    """Evaluate log q on the constrained scale; -inf outside of the support."""
+    return _blocked(lambda part, _: _log_prob_block(distribution, layout, part), theta)
+
+
+def log_likelihood(model: AbstractModel, theta: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Evaluate the pointwise log likelihood."""
+    return _blocked(lambda part, _: _log_likelihood_block(model, part), theta)
+
+
+def predict(
+    model: AbstractModel,
+    key: Key[Array, ""],
+    theta: dict[str, np.ndarray],
+    args: tuple,
+    kwargs: dict[str, Any],
+) -> dict[str, np.ndarray]:
+    """Draw new observations, one set per draw of theta."""
+    # Another stream than the draws of theta: both may come from the same key.
+    key = jax.random.fold_in(key, 0x70726564)
+    return _blocked(lambda part, b: _predict_block(model, key, jnp.uint32(b), part, args, kwargs), theta)
+
+
+def resample(key: Key[Array, ""], log_weights: np.ndarray, num: int) -> np.ndarray:
+    """Choose `num` indices by Pareto-smoothed weights.
+
+    Systematic resampling is unbiased and repeats a draw only where its weight asks for it; a shuffle removes
+    the order of the proposals.
+    """
+    smoothed, _ = psis(log_weights)
+    offset_key, order_key = jax.random.split(jax.random.fold_in(key, 0x70736973))
+    edges = np.cumsum(np.exp(smoothed))
+    offset = float(jax.random.uniform(offset_key))
+    chosen = np.searchsorted(edges / edges[-1], (np.arange(num) + offset) / num, side="right")
+    return np.minimum(chosen, len(edges) - 1)[np.asarray(jax.random.permutation(order_key, num))]
+
+
+def _blocked(function: Callable[[Any, int], Any], inputs: Any) -> Any:
+    """Apply a compiled function to blocks of one shape; copies of the final row fill up the last."""
+    num = len(jax.tree.leaves(inputs)[0])
+    outputs = []
+    for block, start in enumerate(range(0, num, BLOCK)):
+        rows = np.minimum(np.arange(start, start + BLOCK), num - 1)
+        outputs.append(
+            jax.tree.map(np.asarray, function(jax.tree.map(lambda a, rows=rows: a[rows], inputs), block))
+        )
+    return jax.tree.map(lambda *parts: np.concatenate(parts)[:num], *outputs)

@@ -1,0 +1,91 @@
+"""Supports of parameters as JSON, so that a saved posterior needs no code to be read back."""
+
+from typing import Any
+
+import numpy as np
+from numpyro.distributions import constraints
+from numpyro.distributions.constraints import Constraint
+
+from bernflow.errors import ArgumentError, FileFormatError
+
+# Constraints without parameters, by the name under which numpyro.distributions.constraints offers them.
+PLAIN = (
+    "circular",
+    "corr_cholesky",
+    "corr_matrix",
+    "l1_ball",
+    "lower_cholesky",
+    "nonnegative",
+    "ordered_vector",
+    "positive",
+    "positive_definite",
+    "positive_ordered_vector",
+    "positive_semidefinite",
+    "real",
+    "real_matrix",
+    "real_vector",
+    "scaled_unit_lower_cholesky",
+    "simplex",
+    "softplus_lower_cholesky",
+    "softplus_positive",
+    "unit_interval",
+)
+# Constraints with bounds, and the names of the bounds.
+BOUNDED = {
+    "greater_than": ("lower_bound",),
+    "greater_than_eq": ("lower_bound",),
+    "less_than": ("upper_bound",),
+    "less_than_eq": ("upper_bound",),
+    "interval": ("lower_bound", "upper_bound"),
+    "open_interval": ("lower_bound", "upper_bound"),
+}
+
+
+def support_to_json(support: Constraint | None) -> dict[str, Any] | None:
+    """Describe a support; None (it depends on other parameters) stays None.
+
+    Example:
+        >>> support_to_json(constraints.interval(0.0, 2.0))
+        {'kind': 'interval', 'lower_bound': 0.0, 'upper_bound': 2.0}
+    """
+    if support is None:
+        return None
+    # Exact types: softplus_positive is a subclass of greater_than, and means another transform.
+    for kind in PLAIN:
+        if type(support) is type(getattr(constraints, kind)):
+            return {"kind": kind}
+    for kind, bounds in BOUNDED.items():
+        if type(support) is getattr(constraints, kind):
+            return {"kind": kind} | {name: np.asarray(getattr(support, name)).tolist() for name in bounds}
+    if type(support) is constraints.independent:
+        base = support_to_json(support.base_constraint)
+        return {"kind": "independent", "base": base, "num_dims": support.reinterpreted_batch_ndims}
+    if type(support) is constraints.zero_sum:
+        return {"kind": "zero_sum", "event_dim": support.event_dim}
+    raise ArgumentError(
+        f"The support {support} cannot be saved: expected one of {', '.join(PLAIN)}, {', '.join(BOUNDED)}, "
+        "independent or zero_sum."
+    )
+
+
+def support_from_json(spec: dict[str, Any] | None) -> Constraint | None:
+    """Rebuild a support from its description."""
+    if spec is None:
+        return None
+    kind = spec["kind"]
+    if kind in PLAIN:
+        return getattr(constraints, kind)
+    if kind in BOUNDED:
+        return getattr(constraints, kind)(*[_bound(spec[name]) for name in BOUNDED[kind]])
+    if kind == "independent":
+        return constraints.independent(support_from_json(spec["base"]), int(spec["num_dims"]))
+    if kind == "zero_sum":
+        return constraints.zero_sum(int(spec["event_dim"]))
+    raise FileFormatError(
+        f"The file names a support {kind!r} that this bernflow does not know: install a newer bernflow to "
+        "read it."
+    )
+
+
+def _bound(value: float | list) -> float | np.ndarray:
+    return np.asarray(value, dtype=np.float64) if isinstance(value, list) else float(value)

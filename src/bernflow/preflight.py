@@ -1,0 +1,144 @@
+"""Checks before any training: can the density and its gradient be evaluated, and from where can we start?"""
+
+from collections import Counter
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from bernflow.errors import ModelError
+from bernflow.models.base import Theta
+from bernflow.models.inputs import user_code
+from bernflow.target import Target
+
+RADIUS = 2.0
+
+
+def preflight(target: Target, starts: Float[Array, "k p"]) -> Float[Array, "usable p"]:
+    """Return the starts at which the log density and its gradient are finite.
+
+    Args:
+        target: the density on R^p.
+        starts: candidate points.
+
+    Raises:
+        ModelError: if no start is usable; the message names the sites or parameters at fault.
+    """
+    check_output(target)
+    values, gradients = map(np.asarray, _values_and_gradients(target, starts))
+    finite = np.isfinite(values)
+    usable = finite & np.isfinite(gradients).all(axis=1)
+    if usable.any():
+        return starts[usable]
+    if not finite.any():
+        raise ModelError(_blame_density(target, starts))
+    raise ModelError(_blame_gradient(target, gradients[finite]))
+
+
+def starting_points(target: Target, key: Key[Array, ""], num: int) -> Float[Array, "num p"]:
+    """Choose candidate starts on the unconstrained scale.
+
+    The user's own start comes first where there is one. Of the others, one half is uniform on (-2, 2) and
+    one half is drawn from the prior; prior draws that overflow on the unconstrained scale are replaced by
+    uniform ones.
+    """
+    starts = _draw_starts(target, key, num)
+    initial = target.model.initial()
+    if initial is not None and num > 0:
+        x, _ = target.layout.unconstrain(initial)
+        if not bool(jnp.all(jnp.isfinite(x))):
+            raise ModelError(
+                "The start (init) lies on the edge of a support, so it is infinite on the unconstrained "
+                "scale. "
+                "Give a start in the interior."
+            )
+        starts = starts.at[0].set(x)
+    return starts
+
+
+def check_output(target: Target) -> None:
+    """Evaluate shapes only: the log density must be one floating-point number."""
+    x = jax.ShapeDtypeStruct((target.dim,), jnp.zeros(()).dtype)
+    with user_code("The model's log density"):
+        out = eqx.filter_eval_shape(_model_density, target, x)
+    if out.shape != () or not jnp.issubdtype(out.dtype, jnp.floating):
+        raise ModelError(
+            f"The model's log density has shape {out.shape} and dtype {out.dtype}: expected one float of "
+            "shape (). "
+            "Sum over data points and parameters."
+        )
+
+
+def _model_density(target: Target, x: Float[Array, " p"]) -> Array:
+    theta, _ = target.layout.constrain(x)
+    return jnp.asarray(target.model.log_density(theta))
+
+
+@eqx.filter_jit
+def _values_and_gradients(target: Target, starts: Array) -> tuple[Array, Array]:
+    return jax.vmap(jax.value_and_grad(target.log_density))(starts)
+
+
+@eqx.filter_jit
+def _terms(target: Target, starts: Array) -> tuple[Theta, Array]:
+    def one(x: Array) -> tuple[Theta, Array]:
+        theta, log_jacobian = target.layout.constrain(x)
+        return target.model.log_terms(theta), log_jacobian
+
+    return jax.vmap(one)(starts)
+
+
+@eqx.filter_jit
+def _draw_starts(target: Target, key: Key[Array, ""], num: int) -> Array:
+    key_uniform, key_prior = jax.random.split(key)
+    starts = jax.random.uniform(key_uniform, (num, target.dim), minval=-RADIUS, maxval=RADIUS)
+    num_prior = num // 2
+
+    def unconstrained_prior_draw(key: Key[Array, ""]) -> Array | None:
+        theta = target.model.sample_prior(key)
+        return None if theta is None else target.layout.unconstrain(theta)[0]
+
+    draws = jax.vmap(unconstrained_prior_draw)(jax.random.split(key_prior, num_prior)) if num_prior else None
+    if draws is None:
+        return starts
+    finite = jnp.all(jnp.isfinite(draws), axis=1, keepdims=True)
+    return starts.at[num - num_prior :].set(jnp.where(finite, draws, starts[num - num_prior :]))
+
+
+def _blame_density(target: Target, starts: Array) -> str:
+    terms, log_jacobian = _terms(target, starts)
+    culprits = []
+    for name, term in terms.items():
+        values = np.asarray(term)
+        bad = values[~np.isfinite(values)]
+        if bad.size:
+            value = Counter(str(v) for v in bad).most_common(1)[0][0]
+            culprits.append(f"the term of {name!r} is {value} at {bad.size} of {len(starts)}")
+    if not np.isfinite(np.asarray(log_jacobian)).all():
+        culprits.append("the map from the unconstrained scale overflows")
+    reason = "; ".join(culprits) or "every term is finite, but their sum overflows"
+    return (
+        f"The log density is not finite at any of {len(starts)} starting points: {reason}. "
+        "Check that the observed values lie in the support of their distribution, that no prior or "
+        "likelihood "
+        "gets an invalid parameter (a negative scale, the logarithm of zero), and that the data are not so "
+        "large "
+        "that they overflow: standardise them."
+    )
+
+
+def _blame_gradient(target: Target, gradients: np.ndarray) -> str:
+    bad = ~np.isfinite(gradients).all(axis=0)
+    labels = [label for label, is_bad in zip(target.layout.labels(), bad, strict=True) if is_bad]
+    shown = ", ".join(repr(label) for label in labels[:8]) + (
+        f" and {len(labels) - 8} more" if len(labels) > 8 else ""
+    )
+    return (
+        "The log density is finite, but its gradient is not finite at any starting point, in the direction "
+        "of "
+        f"{shown}. The usual causes are sqrt or norm at 0, and a jnp.where whose unused branch divides by "
+        "zero or takes "
+        "the logarithm of zero: give that branch a safe argument inside the jnp.where."
+    )

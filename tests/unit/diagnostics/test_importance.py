@@ -1,0 +1,119 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from bernflow.diagnostics import bootstrap_errors, elbo, ess_fraction, log_evidence, psis
+from bernflow.errors import ArgumentError
+
+S = 20_000
+
+
+def gaussian_weights(shift=0.0, sd=1.0, seed=0, log_z=0.0):
+    """Log weights of q = N(0, sd) for the posterior N(shift, 1) with a known evidence."""
+    x = sd * np.random.default_rng(seed).normal(size=S)
+    return stats.norm.logpdf(x, shift) - stats.norm.logpdf(x, 0, sd) + log_z
+
+
+def test_constant_weights_are_perfect():
+    smoothed, khat = psis(np.full(100, -700.0) + 1e-12 * np.arange(100))
+    assert khat == 0.0
+    np.testing.assert_allclose(np.exp(smoothed), 0.01)
+    assert ess_fraction(np.full(100, 900.0)) == 1.0
+    assert log_evidence(np.full(100, 900.0)) == (900.0, 0.0)
+    assert elbo(np.full(100, 900.0)) == (900.0, 0.0)
+
+
+def test_ties_from_single_precision_are_no_tail():
+    rounded = np.repeat([1.0, 1.0001], 500)
+    assert psis(rounded)[1] == 0.0
+    assert psis(np.repeat([1.0, 9.0], 500))[1] == np.inf
+
+
+@pytest.mark.parametrize(("sd", "khat"), [(0.8, 0.36), (0.6, 0.64)])
+def test_khat_of_a_too_narrow_normal(sd, khat):
+    # P(w > t) falls like t^(-1/k) with k = 1 - sd^2, times a slowly varying factor that biases k-hat down a
+    # little.
+    estimates = [psis(gaussian_weights(sd=sd, seed=s))[1] for s in range(5)]
+    assert abs(np.mean(estimates) - khat) < 0.12
+
+
+def test_ess_evidence_and_elbo_match_theory():
+    raw = gaussian_weights(shift=0.3, log_z=-12.0)
+    assert ess_fraction(raw) == pytest.approx(np.exp(-0.09), abs=5 * bootstrap_errors(raw)[1])
+    value, error = log_evidence(raw)
+    assert error == pytest.approx(np.sqrt(np.expm1(0.09) / S), rel=0.05)
+    assert abs(value + 12.0) < 5 * error
+    value, error = elbo(raw)
+    assert error == pytest.approx(0.3 / np.sqrt(S), rel=0.05)
+    assert abs(value + 12.0 + 0.045) < 5 * error
+
+
+def test_bootstrap_errors_match_the_spread_over_seeds():
+    estimates = np.array(
+        [(psis(w)[1], ess_fraction(w)) for w in (gaussian_weights(shift=0.3, seed=s) for s in range(40))]
+    )
+    # The ratio of two estimated sds of 40 and 50 values: within a factor of 2 but for one seed in ten
+    # thousand.
+    ratio = np.array(bootstrap_errors(gaussian_weights(shift=0.3))) / estimates.std(axis=0)
+    assert np.all((ratio > 0.5) & (ratio < 2.0))
+    assert bootstrap_errors(gaussian_weights()[:100], seed=1) == bootstrap_errors(
+        gaussian_weights()[:100], seed=1
+    )
+
+
+def test_smoothing_tames_the_largest_weight_and_normalises():
+    raw = gaussian_weights(sd=0.6)
+    smoothed, _ = psis(raw)
+    assert np.exp(smoothed).sum() == pytest.approx(1.0)
+    unsmoothed = raw - np.log(np.exp(raw).sum())
+    assert smoothed.max() - np.median(smoothed) <= unsmoothed.max() - np.median(unsmoothed) + 1e-12
+    bulk = np.argsort(raw)[: -3 * int(np.sqrt(S)) - 1]
+    # Below the tail only the common normalisation changes.
+    assert np.ptp((smoothed - unsmoothed)[bulk]) < 1e-9
+
+
+def test_zero_weights():
+    raw = gaussian_weights(shift=0.1)
+    half = np.where(np.arange(S) % 2, raw, -np.inf)
+    smoothed, khat = psis(half)
+    assert np.all(np.isneginf(smoothed[::2]))
+    assert np.exp(smoothed).sum() == pytest.approx(1.0)
+    assert np.isfinite(khat)
+    assert ess_fraction(half) == pytest.approx(0.5 * np.exp(-0.01), abs=0.01)
+    assert elbo(half) == (-np.inf, np.inf)
+    nothing = np.full(50, -np.inf)
+    assert psis(nothing)[1] == np.inf
+    assert ess_fraction(nothing) == 0.0
+    assert log_evidence(nothing) == (-np.inf, np.inf)
+    assert bootstrap_errors(nothing)[0] == np.inf
+
+
+def test_few_weights_have_no_khat():
+    assert psis([0.0, 1.0, 2.0])[1] == np.inf
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_broken_weights_are_refused(bad):
+    with pytest.raises(ArgumentError, match=r"1 of 3 log_weights are NaN or \+inf"):
+        psis([0.0, bad, 1.0])
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3, 2)])
+def test_shapes_are_checked(shape):
+    with pytest.raises(ArgumentError, match=r"log_weights has shape .*: expected a vector of at least two"):
+        ess_fraction(np.zeros(shape))
+
+
+@given(st.lists(st.floats(-50, 50), min_size=2, max_size=60), st.floats(-1e3, 1e3))
+def test_laws(values, shift):
+    raw = np.array(values)
+    fraction = ess_fraction(raw)
+    assert 1 / len(raw) - 1e-9 <= fraction <= 1 + 1e-9
+    assert ess_fraction(raw + shift) == pytest.approx(fraction)
+    assert log_evidence(raw + shift)[0] == pytest.approx(log_evidence(raw)[0] + shift, abs=1e-6)
+    assert elbo(raw)[0] <= log_evidence(raw)[0] + 1e-9
+    smoothed, khat = psis(raw)
+    assert np.exp(smoothed).sum() == pytest.approx(1.0)
+    assert not np.isnan(khat)

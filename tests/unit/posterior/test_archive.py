@@ -1,0 +1,260 @@
+import json
+import os
+import pickle
+import zipfile
+
+import equinox as eqx
+import jax
+import numpy as np
+import pytest
+from numpyro.distributions import constraints
+
+from bernflow.errors import ArgumentError, FileFormatError, ModelError
+from bernflow.flows.families import build as build_family
+from bernflow.models.base import Site
+from bernflow.posterior import archive, load
+
+
+@pytest.fixture
+def saved(make, build, tmp_path):
+    post = make(shift=0.1)
+    return post, post.save(tmp_path / "post.bernflow")
+
+
+def rewrite(path, manifest=None, members=None, compression=zipfile.ZIP_STORED):
+    """Write the file again with an edited manifest and edited members."""
+    with zipfile.ZipFile(path) as file:
+        content = {name: file.read(name) for name in file.namelist()}
+    described = json.loads(content["manifest.json"])
+    if manifest:
+        manifest(described)
+    content["manifest.json"] = json.dumps(described).encode()
+    content |= members or {}
+    with zipfile.ZipFile(path, "w", compression) as file:
+        for name, value in content.items():
+            if value is not None:
+                file.writestr(name, value)
+
+
+def test_round_trip(saved):
+    post, path = saved
+    again = load(path)
+    for name in post.names:
+        np.testing.assert_array_equal(again.draws(50)[name], post.draws(50)[name])
+    theta = post.draws(20)
+    np.testing.assert_array_equal(again.log_prob(theta), post.log_prob(theta))
+    assert again.diagnostics == post.diagnostics
+    assert again.settings == post.settings
+    assert again.layout.names == post.layout.names
+    for name, values in post.history.items():
+        np.testing.assert_array_equal(again.history[name], values)
+    assert list(again.summary().index) == ["mu", "s[0]", "s[1]"]
+    assert repr(again) == repr(post)
+    assert set(again.to_arviz(10).children) == {"posterior", "sample_stats"}
+
+
+def test_round_trip_in_single_precision_with_odd_numbers(make, build, tmp_path):
+    settings = {"precision": "float32", "limit": np.inf, "sizes": (1, np.int64(2)), "none": None}
+    post = make(precision="float32", settings=settings)
+    again = load(post.save(tmp_path / "p"))
+    assert again.settings == {"precision": "float32", "limit": np.inf, "sizes": [1, 2], "none": None}
+    np.testing.assert_array_equal(again.draws(5)["s"], post.draws(5)["s"])
+
+
+def test_without_model_the_rest_says_what_to_do(saved):
+    again = load(saved[1])
+    for call in (
+        lambda: again.draws(5, weighted=True),
+        lambda: again.predict(),
+        lambda: again.log_weights(),
+        lambda: again.refine(),
+    ):
+        with pytest.raises(
+            ArgumentError, match=r"needs the model, .*: pass it to bf\.load\(path, model=\.\.\.\)"
+        ):
+            call()
+
+
+def test_with_model_everything_works(saved, conjugate):
+    post, path = saved
+    again = load(path, model=conjugate(), refiner=lambda post, steps: steps)
+    np.testing.assert_array_equal(again.log_weights(30), post.log_weights(30))
+    np.testing.assert_array_equal(again.draws(30, weighted=True)["mu"], post.draws(30, weighted=True)["mu"])
+    np.testing.assert_array_equal(again.predict(num=3)["y"], post.predict(num=3)["y"])
+    assert again.refine(steps=3) == 3
+
+
+@pytest.mark.parametrize(
+    "site",
+    [
+        Site("t", (2,), constraints.positive),
+        Site("s", (3,), constraints.positive),
+        Site("s", (2,), constraints.softplus_positive),
+    ],
+    ids=["name", "shape", "support"],
+)
+def test_another_model_is_refused(saved, conjugate, site):
+    with pytest.raises(ArgumentError, match=r"the saved posterior has mu .* Pass the model that was fitted"):
+        load(saved[1], model=conjugate(sites=(Site("mu", (), constraints.real), site)))
+
+
+def test_what_is_no_model_is_refused(saved):
+    with pytest.raises(ArgumentError, match=r"load\(model=\.\.\.\): expected a bernflow model, got function"):
+        load(saved[1], model=lambda: None)
+
+
+def test_a_support_that_depends_on_parameters_needs_the_model(make, conjugate, build, tmp_path):
+    # The layout then cannot know that s is a scale, so mu comes first: only the file is tested here.
+    model = conjugate(sites=(Site("mu", (), constraints.real), Site("s", (2,), None)))
+    post = make(model=model)
+    path = post.save(tmp_path / "p")
+    with pytest.raises(ModelError, match=r"The support of 's' depends on other parameters"):
+        load(path)
+    np.testing.assert_array_equal(load(path, model=model).draws(5)["s"], post.draws(5)["s"])
+    np.testing.assert_allclose(post.log_prob(post.draws(5)), load(path, model=model).log_prob(post.draws(5)))
+
+
+def test_missing_wrong_and_truncated_files(saved, tmp_path):
+    with pytest.raises(FileFormatError, match=r"does not exist: expected a file written by post\.save"):
+        load(tmp_path / "nowhere")
+    path = saved[1]
+    whole = path.read_bytes()
+    for content in (b"", b"hello", pickle.dumps({"a": 1}), whole[: len(whole) // 2], whole[:-30]):
+        path.write_bytes(content)
+        with pytest.raises(FileFormatError, match="is not a saved posterior, or it is damaged"):
+            load(path)
+
+
+def test_a_flipped_byte_is_found(saved):
+    path = saved[1]
+    content = bytearray(path.read_bytes())
+    content[content.index(b"NUMPY") + 130] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(FileFormatError, match="damaged"):
+        load(path)
+
+
+def test_checksums_are_verified(saved):
+    rewrite(saved[1], lambda m: m["sha256"].update({"flow_0000.npy": "0" * 64}))
+    with pytest.raises(FileFormatError, match=r"the checksum of flow_0000\.npy is wrong"):
+        load(saved[1])
+
+
+def test_newer_format_is_refused(saved):
+    rewrite(saved[1], lambda m: m.update(format_version=2, bernflow_version="9.9"))
+    with pytest.raises(
+        FileFormatError, match=r"format version 2, written by bernflow 9\.9.*install a newer bernflow"
+    ):
+        load(saved[1])
+
+
+def test_other_formats_are_refused(saved):
+    rewrite(saved[1], lambda m: m.update(format="something"))
+    with pytest.raises(FileFormatError, match="holds 'something': expected 'bernflow-posterior'"):
+        load(saved[1])
+
+
+@pytest.mark.parametrize("name", ["evil.pkl", "../outside.npy"])
+def test_unknown_members_are_refused(saved, name):
+    rewrite(saved[1], members={name: b"x"})
+    with pytest.raises(FileFormatError, match=r"its contents differ from its manifest \(\['.*" + name[-5:]):
+        load(saved[1])
+
+
+def test_missing_members_are_refused(saved):
+    rewrite(saved[1], members={"flow_0001.npy": None})
+    with pytest.raises(FileFormatError, match="its contents differ from its manifest"):
+        load(saved[1])
+
+
+def test_a_name_twice_is_refused(saved):
+    with pytest.warns(UserWarning, match="Duplicate name"), zipfile.ZipFile(saved[1], "a") as file:
+        file.writestr("flow_0000.npy", b"x")
+    with pytest.raises(FileFormatError, match="damaged"):
+        load(saved[1])
+
+
+def test_compressed_members_are_refused(saved):
+    rewrite(saved[1], compression=zipfile.ZIP_DEFLATED)
+    with pytest.raises(FileFormatError, match="it contains compressed members"):
+        load(saved[1])
+
+
+def test_manifest_must_be_there_and_readable(saved):
+    rewrite(saved[1], members={"manifest.json": b"{"})
+    with pytest.raises(FileFormatError, match="its manifest cannot be read"):
+        load(saved[1])
+    with zipfile.ZipFile(saved[1], "w") as file:
+        file.writestr("other", b"")
+    with pytest.raises(FileFormatError, match=r"it has no manifest\.json"):
+        load(saved[1])
+
+
+def test_incomplete_manifest(saved):
+    rewrite(saved[1], lambda m: m.pop("sites"))
+    with pytest.raises(FileFormatError, match=r"damaged \(KeyError: 'sites'"):
+        load(saved[1])
+
+
+def test_unknown_support_in_a_file(saved):
+    rewrite(saved[1], lambda m: m["sites"][0].update(support={"kind": "torus"}))
+    with pytest.raises(FileFormatError, match="names a support 'torus' that this bernflow does not know"):
+        load(saved[1])
+
+
+def test_arrays_must_fit_the_recipe(saved):
+    rewrite(saved[1], lambda m: m["recipe"].update(dim=4))
+    with pytest.raises(FileFormatError, match=r"the arrays of the flow are .*\(3,\).*expected .*\(4,\)"):
+        load(saved[1])
+
+
+@pytest.mark.parametrize("values", [np.array([{"a": 1}], dtype=object), None], ids=["object", "shape"])
+def test_array_headers_are_not_trusted(saved, values):
+    import hashlib
+    import io
+
+    buffer = io.BytesIO()
+    if values is None:
+        np.lib.format.write_array_header_1_0(
+            buffer, {"descr": "<f8", "fortran_order": False, "shape": (10**12,)}
+        )
+    else:
+        np.save(buffer, values, allow_pickle=True)
+    content = buffer.getvalue()
+    digest = hashlib.sha256(content).hexdigest()
+    rewrite(saved[1], lambda m: m["sha256"].update({"flow_0000.npy": digest}), {"flow_0000.npy": content})
+    with pytest.raises(FileFormatError, match="an array does not hold the"):
+        load(saved[1])
+
+
+def test_saving_is_all_or_nothing(saved, make, monkeypatch, tmp_path):
+    path = saved[1]
+    before = path.read_bytes()
+    monkeypatch.setattr(archive.os, "fsync", lambda _: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        make().save(path)
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == [path.name]
+
+
+def test_saving_refuses(make, tmp_path):
+    with pytest.raises(ArgumentError, match=r"the folder .*none.* does not exist: create it first"):
+        make().save(tmp_path / "none" / "post")
+    with pytest.raises(ArgumentError, match=r"manifest\.settings\.f cannot be saved: function is not JSON"):
+        make(settings={"f": lambda: 0, "precision": "float64"}).save(tmp_path / "post")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_real_flows_are_rebuilt_from_their_recipe(make, tmp_path, precision):
+    with jax.enable_x64(precision == "float64"):
+        recipe = {"kind": "bernstein", "dim": 3, "order": 5, "noise": "normal", "width": 4, "skip": True}
+        flow = build_family({**recipe, "outer": "triangular"})
+        # Every array away from its start, so that a skeleton alone would not pass.
+        flow = jax.tree.map(lambda a: a * 1.01 if eqx.is_inexact_array(a) else a, flow)
+    post = make(precision=precision)
+    post.distribution = flow
+    again = load(post.save(tmp_path / "post"))
+    assert again.distribution.recipe() == flow.recipe()
+    np.testing.assert_array_equal(again.draws(20)["s"], post.draws(20)["s"])
+    np.testing.assert_array_equal(again.log_prob(post.draws(20)), post.log_prob(post.draws(20)))
