@@ -1,7 +1,7 @@
-"""Estimators of the ELBO's gradient and of the tail objective: pure functions of (noise, flow, target).
+"""Estimators of the gradient that trains a flow: pure functions of (noise, flow, target).
 
 Each returns the gradient of a loss to minimise and the log weights log p - log q of its particles, whose mean
-estimates the ELBO.
+under the base noise is the ELBO.
 """
 
 from typing import NamedTuple
@@ -15,6 +15,12 @@ from jaxtyping import Array, Bool, Float, Key, PyTree
 from bernflow.flows.base import AbstractFlow, AbstractScoredFlow
 from bernflow.target import Target
 
+# Share of particles with one coordinate drawn wide, and how wide.
+WIDE_SHARE = 0.5
+WIDTH = 2.0
+# No particle counts for more than this many others: single draws must not lead the fit.
+MAX_WEIGHT = 10.0
+
 
 class Estimate(NamedTuple):
     """Gradient of a loss, and the log weights of the particles that gave it."""
@@ -23,10 +29,33 @@ class Estimate(NamedTuple):
     log_weights: Float[Array, " s"]
 
 
+class Noise(NamedTuple):
+    """Noise with the log ratio of the base density to the density that it was drawn from."""
+
+    z: Float[Array, "s p"]
+    log_ratio: Float[Array, " s"]
+
+
 def antithetic_noise(flow: AbstractFlow, key: Key[Array, ""], num: int) -> Float[Array, "s p"]:
     """Draw base noise in mirrored pairs (z, -z), which cancel the odd part of the gradient's error."""
     z = flow.sample_base(key, (num + 1) // 2)
     return jnp.concatenate([z, -z])[:num]
+
+
+def stratified_noise(flow: AbstractScoredFlow, key: Key[Array, ""], num: int) -> Noise:
+    """Draw noise that visits every tail: half of the particles have one coordinate widened.
+
+    A coefficient of the polynomial far from the center is met by one draw in a thousand; widening one coordinate at
+    a time shows it often, and the density ratio, which is at most 2, keeps the estimate unbiased.
+    """
+    noise_key, coordinate_key, wide_key = jax.random.split(key, 3)
+    z = antithetic_noise(flow, noise_key, num)
+    chosen = jax.random.randint(coordinate_key, (num, 1), 0, flow.dim) == jnp.arange(flow.dim)
+    wide = jax.random.uniform(wide_key, (num, 1)) < WIDE_SHARE
+    z = jnp.where(chosen & wide, WIDTH * z, z)
+    log_f = jax.vmap(jax.vmap(lambda u: flow.base_log_prob(u[None])))
+    wide_ratio = jnp.mean(jnp.exp(log_f(z / WIDTH) - log_f(z)), -1) / WIDTH
+    return Noise(z, -jnp.log(1.0 - WIDE_SHARE + WIDE_SHARE * wide_ratio))
 
 
 def pathwise_gradient(flow: AbstractFlow, target: Target, z: Float[Array, "s p"]) -> Estimate:
@@ -43,59 +72,36 @@ def pathwise_gradient(flow: AbstractFlow, target: Target, z: Float[Array, "s p"]
     return Estimate(gradient, log_weights)
 
 
-def sticking_the_landing(flow: AbstractScoredFlow, target: Target, z: Float[Array, "s p"]) -> Estimate:
-    """Differentiate the ELBO through the samples only: the variance vanishes as q approaches the posterior.
+def path_gradient(flow: AbstractScoredFlow, target: Target, noise: Noise, power: Float[Array, ""]) -> Estimate:
+    """Differentiate a divergence between q and the posterior through the samples only.
 
-    The dropped term, the score of q with respect to its own parameters, has expectation zero (Roeder et al., 2017).
-    The gradient is that of x weighted by grad log p(x) - grad log q(x); the second needs no inverse of the flow.
+    For D = E_q[f(w)] with w = p / q, applying the reparameterisation to the score term as well gives
+
+        grad D = -E_q[f''(w) w^2 (grad_x log w) dx],
+
+    which is zero for every single draw once q is the posterior: the variance vanishes with the error. Weights
+    f''(w) w^2 = w^power with power 0 are the reverse KL (sticking the landing; Roeder et al., 2017) and with power 1
+    the forward KL, which sees what q leaves out. grad_x log q comes from `score` without the inverse of the flow.
     """
 
     def sample(flow):
-        x, log_det = jax.vmap(flow.transform_and_log_det)(z)
-        return x, jax.vmap(flow.base_log_prob)(z) - log_det
+        return jax.vmap(flow.transform_and_log_det)(noise.z)
 
-    x, log_q = sample(flow)
+    x, log_det = sample(flow)
     log_p, score_p = jax.vmap(jax.value_and_grad(target.log_density))(x)
-    pull = score_p - jax.vmap(flow.score)(z)
-    usable = jnp.isfinite(log_p) & jnp.all(jnp.isfinite(pull), -1)
-    pull = stop_gradient(jnp.where(usable[:, None], pull, 0.0))
+    log_weights = log_p - (jax.vmap(flow.base_log_prob)(noise.z) - log_det)
+    pull = score_p - jax.vmap(flow.score)(noise.z)
+    usable = jnp.isfinite(log_weights) & jnp.all(jnp.isfinite(pull), -1)
+    center = jnp.nanmedian(jnp.where(usable, log_weights, jnp.nan))
+    # Clipped before the power: with power 0 an infinite log weight must not become NaN.
+    excess = jnp.clip(jnp.where(usable, log_weights - center, 0.0), -100.0, jnp.log(MAX_WEIGHT))
+    weight = jnp.exp(power * excess + noise.log_ratio)
+    pull = stop_gradient(jnp.where(usable[:, None], weight[:, None] * pull, 0.0))
 
     def loss(flow):
         return -_mean_over(usable, jnp.sum(pull * sample(flow)[0], -1))
 
-    return Estimate(eqx.filter_grad(loss)(flow), log_p - log_q)
-
-
-def widened_noise(flow: AbstractFlow, key: Key[Array, ""], num: int, factor: float) -> Float[Array, "s p"]:
-    """Draw base noise with a random subset of its coordinates widened, one to all of them at a time."""
-    noise_key, share_key, choice_key = jax.random.split(key, 3)
-    z = flow.sample_base(noise_key, num)
-    share = jax.random.uniform(share_key, (num, 1))
-    # The square favours few widened coordinates, so that a tail is met mostly alone, as it is under the posterior.
-    chosen: Bool[Array, "s p"] = jax.random.uniform(choice_key, z.shape) < share**2
-    return jnp.where(chosen, factor * z, z)
-
-
-def tail_gradient(flow: AbstractFlow, target: Target, z: Float[Array, "s p"], threshold: float) -> Estimate:
-    """Differentiate the Huber spread of log q - log p over widened noise.
-
-    Reverse KL hardly sees the tails; the spread of the log weights is zero only where q equals the posterior, and
-    needs no inverse because x = T(z) comes with its log q whatever z was drawn from.
-    """
-
-    def loss(flow):
-        x, log_det = jax.vmap(flow.transform_and_log_det)(z)
-        log_q = jax.vmap(flow.base_log_prob)(z) - log_det
-        log_weights = jax.vmap(target.log_density)(x) - log_q
-        usable = jnp.isfinite(log_weights)
-        safe = jnp.where(usable, log_weights, 0.0)
-        center = stop_gradient(_mean_over(usable, safe))
-        size = jnp.abs(safe - center)
-        huber = jnp.where(size < threshold, 0.5 * size**2, threshold * (size - 0.5 * threshold))
-        return _mean_over(usable, huber), log_weights
-
-    (_, log_weights), gradient = eqx.filter_value_and_grad(loss, has_aux=True)(flow)
-    return Estimate(gradient, log_weights)
+    return Estimate(eqx.filter_grad(loss)(flow), log_weights)
 
 
 def _mean_over(usable: Bool[Array, " s"], values: Float[Array, " s"]) -> Float[Array, ""]:

@@ -1,1 +1,1 @@
-"""bernflow."""
+"""The experiments of the paper, on the public surface alone."""

@@ -20,11 +20,15 @@ SHIFT, LOG_SCALE, FIRST_INCREMENT = 0, 1, 2
 
 
 class BernsteinFlow(AbstractScoredFlow):
-    """y_j = s_j + exp(r_j) f_j((exp(a_j) z_j + b_j + c) / 2c), x = outer(y) (the paper's eq. 3, extended).
+    """The paper's eq. 3 with a location, a scale and an outer affine map around the polynomial.
 
-    s_j, r_j and the coefficients of f_j depend on z_1..z_{j-1} through a masked network; s_j and r_j also linearly.
-    Without network and skip every dimension stands alone (mean field). A new flow is the outer map applied to
-    standard normal noise.
+        e_j = s_j + f_j((exp(a_j) z_j + b_j + c) / 2c),   y_j = exp(r_j + (R e)_j) (e + S e)_j,   x = outer(y)
+
+    s_j, r_j and the coefficients of f_j depend on z_1..z_{j-1} through a masked network; R and S are strictly lower
+    triangular. Two choices matter for hierarchical posteriors. The shift is scaled with its dimension, so that in
+    the neck of a funnel an error of the network shrinks with the neck. And the linear terms see e, not z, so that a
+    log-scale linear in a parameter is exact whatever the marginal shape of that parameter. Without network and skip
+    every dimension stands alone (mean field). A new flow is the outer map applied to standard normal noise.
     """
 
     inner_log_scale: Float[Array, " p"]
@@ -74,22 +78,30 @@ class BernsteinFlow(AbstractScoredFlow):
 
     def transform_and_log_det(self, z: Float[Array, " p"]) -> tuple[Float[Array, " p"], Float[Array, ""]]:
         """Map noise to a parameter vector; return x and log |dx/dz|."""
-        y, log_slope = jax.vmap(self._dimension)(self._parameters(z), z, self.inner_log_scale, self.inner_shift)
-        x, log_det = self.outer.transform_and_log_det(y)
-        return x, log_det + jnp.sum(log_slope)
+        out = self._conditioned(z)
+        e, log_slope = jax.vmap(self._component)(out, z, self.inner_log_scale, self.inner_shift)
+        location, log_scale = self._linear_terms(e, out[:, LOG_SCALE])
+        x, log_det = self.outer.transform_and_log_det(jnp.exp(log_scale) * location)
+        return x, log_det + jnp.sum(log_slope + log_scale)
 
     def inverse_and_log_det(self, x: Float[Array, " p"]) -> tuple[Float[Array, " p"], Float[Array, ""]]:
         """Map a parameter vector to its noise, one dimension after the other; return z and log |dz/dx|."""
         y = self.outer.inverse(x)
         half_width = NOISES[self.noise].half_width
 
-        def body(j, z):
-            out = self._parameters_of(z, j)
-            t = invert_centered(increments(out[FIRST_INCREMENT:]), y[j] * jnp.exp(-out[LOG_SCALE]) - out[SHIFT])
-            v = half_width * (2.0 * t - 1.0)
-            return z.at[j].set((v - self.inner_shift[j]) * jnp.exp(-self.inner_log_scale[j]))
+        def body(j, state):
+            z, e = state
+            out = self.bias[j]
+            if self.network is not None:
+                out = out + self.network.readout()[j] @ self.network.hidden(z)
+            # Entries of e from j on are still zero, so that the linear terms see only the earlier dimensions.
+            location, log_scale = self._linear_terms(e, jnp.zeros_like(e))
+            e_j = y[j] * jnp.exp(-out[LOG_SCALE] - log_scale[j]) - location[j]
+            v = half_width * (2.0 * invert_centered(increments(out[FIRST_INCREMENT:]), e_j - out[SHIFT]) - 1.0)
+            z_j = (v - self.inner_shift[j]) * jnp.exp(-self.inner_log_scale[j])
+            return z.at[j].set(z_j), e.at[j].set(e_j)
 
-        z = jax.lax.fori_loop(0, self.dim, body, jnp.zeros_like(y))
+        z, _ = jax.lax.fori_loop(0, self.dim, body, (jnp.zeros_like(y), jnp.zeros_like(y)))
         return z, -self.transform_and_log_det(z)[1]
 
     def score(self, z: Float[Array, " p"]) -> Float[Array, " p"]:
@@ -114,45 +126,37 @@ class BernsteinFlow(AbstractScoredFlow):
             "outer": "diagonal" if isinstance(self.outer, DiagonalAffine) else "triangular",
         }
 
-    def _dimension(self, out, z, inner_log_scale, inner_shift):
-        """Evaluate y_j and log dy_j/dz_j for one dimension, given what the conditioner says."""
+    def _component(self, out, z, inner_log_scale, inner_shift):
+        """Evaluate e_j = s_j + f_j(t_j) and log de_j/dz_j for one dimension, given what the conditioner says."""
         half_width = NOISES[self.noise].half_width
         t = 0.5 + (jnp.exp(inner_log_scale) * z + inner_shift) / (2.0 * half_width)
         value, slope = centered_polynomial(increments(out[FIRST_INCREMENT:]), t)
-        y = jnp.exp(out[LOG_SCALE]) * (out[SHIFT] + value)
-        return y, out[LOG_SCALE] + jnp.log(slope) + inner_log_scale - np.log(2.0 * half_width)
+        return out[SHIFT] + value, jnp.log(slope) + inner_log_scale - np.log(2.0 * half_width)
 
-    def _parameters(self, z: Float[Array, " p"]) -> Float[Array, "p k"]:
+    def _conditioned(self, z: Float[Array, " p"]) -> Float[Array, "p k"]:
         """Return shift, log-scale and raw increments of every dimension."""
-        out = self.bias
-        if self.network is not None:
-            out = out + self.network.readout() @ self.network.hidden(z)
-        if self.skip is not None:
-            shift, log_scale = self.skip.matrices()
-            out = out.at[:, SHIFT].add(shift @ z).at[:, LOG_SCALE].add(log_scale @ z)
-        return out
+        return self.bias if self.network is None else self.bias + self.network.readout() @ self.network.hidden(z)
 
-    def _parameters_of(self, z: Float[Array, " p"], j: Array) -> Float[Array, " k"]:
-        """Return the row of `_parameters` for one dimension without computing the others."""
-        out = self.bias[j]
-        if self.network is not None:
-            out = out + self.network.readout()[j] @ self.network.hidden(z)
-        if self.skip is not None:
-            shift, log_scale = self.skip.matrices()
-            out = out.at[SHIFT].add(shift[j] @ z).at[LOG_SCALE].add(log_scale[j] @ z)
-        return out
+    def _linear_terms(self, e, log_scale):
+        """Add the linear terms in e to the location and the log-scale."""
+        if self.skip is None:
+            return e, log_scale
+        shift, scale = self.skip.matrices()
+        return e + shift @ e, log_scale + scale @ e
 
     def _jacobian_of_y(self, z: Float[Array, " p"]) -> Float[Array, "p p"]:
         inner = (self.inner_log_scale, self.inner_shift)
-        out = self._parameters(z)
-        _, log_slope = jax.vmap(self._dimension)(out, z, *inner)
+        out = self._conditioned(z)
+        e, log_slope = jax.vmap(self._component)(out, z, *inner)
+        location, log_scale = self._linear_terms(e, out[:, LOG_SCALE])
         jacobian = jnp.diag(jnp.exp(log_slope))
-        if self.network is None:
-            return jacobian
-        by_output = jax.vmap(jax.grad(lambda *args: self._dimension(*args)[0]))(out, z, *inner)
-        by_hidden = jnp.einsum("jk,jkh->jh", by_output, self.network.readout())
-        jacobian += by_hidden @ jax.jacfwd(self.network.hidden)(z)
+        if self.network is not None:
+            hidden = jax.jacfwd(self.network.hidden)(z)
+            by_output = jax.vmap(jax.grad(lambda *args: self._component(*args)[0]))(out, z, *inner)
+            jacobian += jnp.einsum("jk,jkh->jh", by_output, self.network.readout()) @ hidden
         if self.skip is not None:
-            shift, log_scale = self.skip.matrices()
-            jacobian += by_output[:, SHIFT, None] * shift + by_output[:, LOG_SCALE, None] * log_scale
-        return jacobian
+            shift, scale = self.skip.matrices()
+            jacobian += (shift + location[:, None] * scale) @ jacobian
+        if self.network is not None:
+            jacobian += location[:, None] * (self.network.readout()[:, LOG_SCALE] @ hidden)
+        return jnp.exp(log_scale)[:, None] * jacobian

@@ -50,7 +50,7 @@ class MaskedNetwork(eqx.Module):
 
 
 class LinearSkip(eqx.Module):
-    """An unsaturated linear term in z_1..z_{j-1} for the shift and the log-scale of dimension j.
+    """An unsaturated linear term in e_1..e_{j-1} (see `BernsteinFlow`) for the location and the log-scale of dimension j.
 
     It makes Neal's funnel and linear-Gaussian hierarchies exact; the tanh network alone saturates and gets their
     tails wrong.

@@ -73,9 +73,9 @@ class Posterior:
 
     @property
     def precision(self) -> str:
-        """Precision in which the posterior was fitted and is evaluated."""
+        """Precision in which the posterior is evaluated: that of its arrays."""
         dtypes = {leaf.dtype for leaf in jax.tree.leaves(self.distribution) if hasattr(leaf, "dtype")}
-        return self.settings.get("precision") or ("float64" if np.dtype("float64") in dtypes else "float32")
+        return "float64" if np.dtype("float64") in dtypes else "float32"
 
     def draws(
         self, num: int = 4000, key: Any = 1, weighted: bool = False, deterministic: bool = True

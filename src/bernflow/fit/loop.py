@@ -1,0 +1,255 @@
+"""The training loop: compiled chunks of steps, one look from the host after each."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int, Key, PyTree
+
+from bernflow.diagnostics.importance import ess_fraction
+from bernflow.flows.base import AbstractFlow
+from bernflow.objectives import Estimate, antithetic_noise, path_gradient, pathwise_gradient, stratified_noise
+from bernflow.target import Target
+
+CHUNK = 250
+WARM_UP = 50
+# Cosine cycles, each longer than the last: a posterior that is met early stops early, the others go on.
+CYCLES = (1000, 1000, 2000, 4000, 8000)
+# Fresh draws behind each decision to go on or to stop.
+NUM_EVALUATION_DRAWS = 4096
+# Below this many nats from the posterior, more steps change nothing that a user could see.
+CLOSE_ENOUGH = 5e-4
+# Within this many nats half the variance of the log weights estimates the distance.
+NEAR = 0.1
+# A cycle is the last if it gains less than this, or less than twice its Monte Carlo error, and if it leaves more
+# than this share of the distance.
+WORTHWHILE_GAIN = 5e-4
+WORTHWHILE_SHARE = 0.8
+# Deviations of single log weights count up to this many nats: a few tail draws must not decide.
+MAX_DEVIATION = 1.0
+# From this share of effective draws on, importance weights can lead the fit into the tails.
+COVERING_ESS = 0.3
+
+
+class Trainee(NamedTuple):
+    """Flows in training; every leaf has a leading axis of restarts."""
+
+    flow: AbstractFlow
+    optimizer_state: PyTree
+    num_skipped: Int[Array, " r"]
+
+
+class Trace(NamedTuple):
+    """What the steps of one chunk saw: mean and variance of the log weights, (restarts, steps)."""
+
+    elbo: Float[np.ndarray, "r c"]
+    variance: Float[np.ndarray, "r c"]
+
+
+class Method(NamedTuple):
+    """How to train.
+
+    Attributes:
+        optimizer: turns gradients into updates; the learning rate multiplies them.
+        learning_rate: peak of the schedule, or None where the optimiser has its own.
+        constant_rate: no warm-up and no decay (the paper's recipe).
+        num_particles: draws per step.
+        use_score: train by path gradients, which need the score of the flow.
+    """
+
+    optimizer: optax.GradientTransformation
+    learning_rate: float | None
+    constant_rate: bool
+    num_particles: int
+    use_score: bool
+
+    def rates(self, num: int) -> Float[np.ndarray, " num"]:
+        """Return the learning rates of one cycle: linear warm-up, then a cosine down to zero."""
+        if self.learning_rate is None:
+            return np.ones(num)
+        if self.constant_rate:
+            return np.full(num, self.learning_rate)
+        step = np.arange(num)
+        warm_up = np.minimum(1.0, (step + 1) / min(WARM_UP, num))
+        return self.learning_rate * warm_up * 0.5 * (1.0 + np.cos(np.pi * step / num))
+
+
+# Hears of every finished chunk: steps done, steps planned so far, and what the chunk saw.
+Report = Callable[[int, int, Trace], None]
+
+
+def begin(flows: AbstractFlow, optimizer: optax.GradientTransformation) -> Trainee:
+    """Give stacked flows a fresh optimiser state."""
+    arrays = eqx.filter(flows, eqx.is_array)
+    num = jax.tree.leaves(arrays)[0].shape[0]
+    return Trainee(flows, jax.vmap(optimizer.init)(arrays), jnp.zeros(num, jnp.int32))
+
+
+@eqx.filter_jit
+def run_chunk(
+    trainee: Trainee,
+    target: Target,
+    key: Key[Array, ""],
+    rates: Float[Array, " c"],
+    powers: Float[Array, " r"],
+    *,
+    optimizer: optax.GradientTransformation,
+    num_particles: int,
+    use_score: bool,
+) -> tuple[Trainee, Trace]:
+    """Take one step per learning rate, all restarts at once; a rate of zero leaves the flow as it is.
+
+    A step whose update is not finite is skipped and counted.
+    """
+    keys = jax.random.split(key, (powers.shape[0], rates.shape[0]))
+    arrays, static = eqx.partition(trainee.flow, eqx.is_array)
+
+    def one_restart(arrays, state, skipped, keys, power):
+        def step(carry, inputs):
+            arrays, state, skipped = carry
+            key, rate = inputs
+            flow = eqx.combine(arrays, static)
+            estimate, log_weights = _estimate(flow, target, key, num_particles, use_score, power)
+            updates, new_state = optimizer.update(eqx.filter(estimate.gradient, eqx.is_array), state, arrays)
+            finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(updates)]))
+            moved = optax.apply_updates(arrays, jax.tree.map(lambda u: rate * u, updates))
+            arrays, state = jax.tree.map(
+                lambda new, old: jnp.where(finite, new, old), (moved, new_state), (arrays, state)
+            )
+            return (arrays, state, skipped + ~finite), log_weights
+
+        return jax.lax.scan(step, (arrays, state, skipped), (keys, rates))
+
+    (arrays, state, skipped), trace = jax.vmap(one_restart)(
+        arrays, trainee.optimizer_state, trainee.num_skipped, keys, powers
+    )
+    return Trainee(eqx.combine(arrays, static), state, skipped), Trace(*trace)
+
+
+def _estimate(flow, target, key, num_particles: int, use_score: bool, power) -> tuple[Estimate, tuple[Array, Array]]:
+    """Estimate the gradient, and the mean and variance of the log weights under q."""
+    if not use_score:
+        estimate = pathwise_gradient(flow, target, antithetic_noise(flow, key, num_particles))
+        return estimate, (jnp.mean(estimate.log_weights), jnp.var(estimate.log_weights))
+    noise = stratified_noise(flow, key, num_particles)
+    estimate = path_gradient(flow, target, noise, power)
+    share = jax.nn.softmax(noise.log_ratio)
+    elbo = jnp.sum(share * estimate.log_weights)
+    return estimate, (elbo, jnp.sum(share * (estimate.log_weights - elbo) ** 2))
+
+
+@eqx.filter_jit
+def evaluate(flows: AbstractFlow, target: Target, key: Key[Array, ""], num: int) -> Float[Array, "r s"]:
+    """Return the log weights of `num` draws of every restart, all made from the same noise."""
+
+    def one(flow):
+        x, log_q = flow.sample_and_log_prob(key, num)
+        return jax.vmap(target.log_density)(x) - log_q
+
+    return eqx.filter_vmap(one)(flows)
+
+
+def train(
+    trainee: Trainee, target: Target, key: Key[Array, ""], method: Method, steps: int | None, report: Report
+) -> tuple[Trainee, int]:
+    """Train for the given number of steps, or until nothing is gained any more.
+
+    The first cycle minimises the reverse KL; as soon as the weights of a restart are even enough it goes on with the
+    forward KL, which carries the fit into the tails.
+
+    Returns:
+        The trained flows and the number of steps taken.
+    """
+    num_restarts = trainee.num_skipped.shape[0]
+    cycles = CYCLES if steps is None else _divide(steps, method)
+    evaluation_key = jax.random.fold_in(key, 2**31 - 1)
+    weights = None
+    done = 0
+    for length in cycles:
+        powers = np.zeros(num_restarts) if weights is None else _powers(weights)
+        planned = done + length if steps is None else steps
+        after = trainee
+        for chunk in _chunks(method.rates(length)):
+            after, trace = run_chunk(
+                after,
+                target,
+                jax.random.fold_in(key, done),
+                jnp.asarray(np.pad(chunk, (0, CHUNK - len(chunk)))),
+                jnp.asarray(powers),
+                optimizer=method.optimizer,
+                num_particles=method.num_particles,
+                use_score=method.use_score,
+            )
+            done += len(chunk)
+            report(done, planned, Trace(*(np.asarray(leaf)[:, : len(chunk)] for leaf in trace)))
+        if steps is not None and done == steps and weights is None:
+            return after, done
+        log_weights = np.asarray(evaluate(after.flow, target, evaluation_key, NUM_EVALUATION_DRAWS))
+        step = _compare(weights, log_weights)
+        if step.better:
+            trainee, weights = after, log_weights
+        if steps is None and (step.distance < CLOSE_ENOUGH or not step.worthwhile):
+            break
+    return trainee, done
+
+
+def _divide(steps: int, method: Method) -> tuple[int, ...]:
+    """Split a given number of steps into a bulk and a covering cycle, where the flow can be trained to cover."""
+    if not method.use_score or steps < 2 * CHUNK:
+        return (steps,)
+    return (steps - steps // 2, steps // 2)
+
+
+def _chunks(rates: Float[np.ndarray, " num"]) -> list[np.ndarray]:
+    return [rates[start : start + CHUNK] for start in range(0, len(rates), CHUNK)]
+
+
+def _powers(weights: Float[np.ndarray, "r s"]) -> Float[np.ndarray, " r"]:
+    """Choose the divergence of the next cycle for every restart."""
+    return np.array([float(np.isfinite(row).all() and ess_fraction(row) > COVERING_ESS) for row in weights])
+
+
+def _best(weights: Float[np.ndarray, "r s"]) -> Float[np.ndarray, " s"]:
+    """Return the log weights of the restart with the highest ELBO."""
+    return weights[int(np.argmax(np.mean(weights, 1)))]
+
+
+class Comparison(NamedTuple):
+    """How a cycle changed the best restart.
+
+    Attributes:
+        better: keep the new flows.
+        worthwhile: another cycle may gain something.
+        distance: estimated KL(q || posterior) of the kept flows.
+    """
+
+    better: bool
+    worthwhile: bool
+    distance: float
+
+
+def _compare(before: Float[np.ndarray, "r s"] | None, after: Float[np.ndarray, "r s"]) -> Comparison:
+    """Compare log weights before and after a cycle; both were made from the same noise.
+
+    Far from the posterior the ELBO decides. Near it the spread of the log weights does: it is the same quantity with a
+    far smaller Monte Carlo error.
+    """
+    distance = _distance(after)
+    if before is None:
+        return Comparison(better=True, worthwhile=True, distance=distance)
+    old_distance = _distance(before)
+    difference = _best(after) - _best(before)
+    gain, error = np.mean(difference), np.std(difference) / np.sqrt(difference.size)
+    better = distance < old_distance if old_distance < NEAR else gain > 0.0
+    significant = gain > max(WORTHWHILE_GAIN, 2.0 * error) or distance < WORTHWHILE_SHARE * old_distance
+    return Comparison(bool(better), bool(significant), distance if better else old_distance)
+
+
+def _distance(weights: Float[np.ndarray, "r s"]) -> float:
+    """Estimate KL(q || posterior) near the posterior: half the variance of the log weights, of tail draws clipped."""
+    best = _best(weights)
+    return 0.5 * float(np.mean(np.clip(best - np.median(best), -MAX_DEVIATION, MAX_DEVIATION) ** 2))

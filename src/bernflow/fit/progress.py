@@ -1,0 +1,40 @@
+"""The progress bar, and the record of what training saw."""
+
+import numpy as np
+from tqdm.auto import tqdm
+
+from bernflow.fit.loop import Trace
+
+
+class Recorder:
+    """Hears of every chunk: keeps its ELBO with its Monte Carlo error, and moves a bar where one is wanted."""
+
+    def __init__(self, progress: bool, num_particles: int, first_step: int = 0):
+        self._bar = tqdm(desc="bernflow", unit="step", disable=not progress, dynamic_ncols=True)
+        self._num_particles = num_particles
+        self._first_step = first_step
+        self._rows: list[tuple[int, np.ndarray, np.ndarray]] = []
+
+    def __call__(self, done: int, planned: int, trace: Trace) -> None:
+        """Record one chunk."""
+        num_draws = trace.elbo.shape[1] * self._num_particles
+        elbo = np.mean(trace.elbo, 1)
+        self._rows.append((self._first_step + done, elbo, np.sqrt(np.mean(trace.variance, 1) / num_draws)))
+        self._bar.total = planned
+        self._bar.update(done - self._bar.n)
+        self._bar.set_postfix_str(f"ELBO {np.max(elbo):.3f}")
+
+    def close(self) -> None:
+        """End the bar at what was done."""
+        self._bar.total = self._bar.n
+        self._bar.refresh()
+        self._bar.close()
+
+    def history(self, restart: int) -> dict[str, np.ndarray]:
+        """Return the record of one restart: step, elbo, elbo_se."""
+        steps, elbo, error = zip(*self._rows, strict=True)
+        return {
+            "step": np.array(steps),
+            "elbo": np.array([row[restart] for row in elbo]),
+            "elbo_se": np.array([row[restart] for row in error]),
+        }

@@ -1,0 +1,103 @@
+"""What a user may choose of a fit, checked, and what is chosen when nothing is said."""
+
+import dataclasses
+from typing import Any
+
+import optax
+
+from bernflow.errors import ArgumentError
+from bernflow.flows.families import Family, Spec, get_family
+from bernflow.flows.noise import NOISES
+from bernflow.precision import resolve_precision
+
+# Above this the exact score costs more than the noise that it saves.
+MAX_DIM_SCORE = 64
+LEARNING_RATE = 1e-2
+PAPER_LEARNING_RATE = 1e-3
+
+# Adam's epsilon is raised to the scale below which a gradient is noise: in whitened units it is of order one, and a
+# coefficient far in the tails must not be driven about by the few draws that reach it.
+ADAM = optax.chain(optax.clip_by_global_norm(10.0), optax.scale_by_adam(eps=1e-8), optax.scale(-1.0))
+# The paper's optimiser, with the constants of its implementation.
+RMSPROP = optax.chain(optax.scale_by_rms(decay=0.9, eps=1e-7), optax.scale(-1.0))
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """A checked set of choices; None in `steps` means: until nothing is gained any more."""
+
+    family_name: str
+    family: Family
+    variant: str
+    order: int
+    base: str
+    steps: int | None
+    num_particles: int
+    restarts: int
+    components: int
+    precision: str
+    optimizer: optax.GradientTransformation
+    learning_rate: float | None
+
+    def spec(self, dim: int) -> Spec:
+        """Describe the flow for a posterior of `dim` dimensions."""
+        return Spec(dim=dim, order=self.order, noise=self.base, width=32 if dim <= 64 else 64, variant=self.variant)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the choices as JSON-able values."""
+        skip = ("family", "optimizer", "family_name")
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in skip}
+        return {"family": self.family_name, **fields}
+
+
+def resolve_settings(
+    *, family, order, base, steps, num_particles, restarts, components, optimizer, precision
+) -> Settings:
+    """Check what was given and fill in what was not."""
+    kind, variant = get_family(family)
+    if order is not None and kind.default_order is None:
+        raise ArgumentError(f"order={order!r}: the family {family!r} has no polynomial; leave order out.")
+    if base is not None and not kind.has_tails:
+        raise ArgumentError(f"base={base!r}: the family {family!r} has its own base noise; leave base out.")
+    if base is not None and base not in NOISES:
+        raise ArgumentError(f"base={base!r} is unknown: expected one of {', '.join(NOISES)} or None.")
+    components = _count("components", components, 1)
+    default_restarts = 1 if components == 1 else 4 * components
+    transformation, learning_rate = _optimizer(optimizer, kind)
+    return Settings(
+        family_name=str(family),
+        family=kind,
+        variant=variant,
+        order=_count("order", order, kind.default_order or 1),
+        base=base or "normal",
+        steps=None if steps is None and not kind.paper_recipe else _count("steps", steps, 100_000),
+        num_particles=_count("num_particles", num_particles, 10 if kind.paper_recipe else 32),
+        restarts=max(_count("restarts", restarts, default_restarts), components),
+        components=components,
+        precision=resolve_precision(precision),
+        optimizer=transformation,
+        learning_rate=learning_rate,
+    )
+
+
+def _count(name: str, value: Any, default: int) -> int:
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ArgumentError(f"{name}={value!r}: expected a whole number of at least 1, or None for the default.")
+    return value
+
+
+def _optimizer(optimizer: Any, family: Family) -> tuple[optax.GradientTransformation, float | None]:
+    """Return the transformation and the peak learning rate, None where the user's optimiser has its own."""
+    default = (RMSPROP, PAPER_LEARNING_RATE) if family.paper_recipe else (ADAM, LEARNING_RATE)
+    if optimizer is None:
+        return default
+    if isinstance(optimizer, int | float) and not isinstance(optimizer, bool) and optimizer > 0:
+        return default[0], float(optimizer)
+    if isinstance(optimizer, optax.GradientTransformation):
+        return optimizer, None
+    raise ArgumentError(
+        f"optimizer={optimizer!r}: expected a positive learning rate, an optax optimiser such as optax.adam(1e-2), "
+        "or None for the default."
+    )
