@@ -24,21 +24,13 @@ NOTES = (
 
 def parse(argv):
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.accuracy", description=__doc__.splitlines()[0]
-    )
-    parser.add_argument(
-        "--targets", nargs="+", choices=list(BENCHMARKS), default=list(BENCHMARKS), metavar="TARGET"
-    )
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.accuracy", description=__doc__.splitlines()[0])
+    parser.add_argument("--targets", nargs="+", choices=list(BENCHMARKS), default=list(BENCHMARKS), metavar="TARGET")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), metavar="METHOD")
     parser.add_argument("--keys", type=int, default=5, help="number of random keys: 0, 1, ... (default 5)")
-    parser.add_argument(
-        "--quick", action="store_true", help="few steps and draws, to see that everything runs"
-    )
+    parser.add_argument("--quick", action="store_true", help="few steps and draws, to see that everything runs")
     parser.add_argument("--fresh", action="store_true", help="repeat runs that are already in the results")
-    parser.add_argument(
-        "--out", type=Path, default=RESULTS, help=f"folder for the results (default {RESULTS})"
-    )
+    parser.add_argument("--out", type=Path, default=RESULTS, help=f"folder for the results (default {RESULTS})")
     return parser.parse_args(argv)
 
 

@@ -36,9 +36,7 @@ def fit_and_weigh(guide_name, benchmark, key, num_draws, settings):
     started = time.perf_counter()
     guide = getattr(autoguide, guide_name)(benchmark.model)
     schedule = optax.cosine_decay_schedule(settings["learning_rate"], settings["steps"], alpha=0.01)
-    svi = SVI(
-        benchmark.model, guide, optax.adam(schedule), Trace_ELBO(num_particles=settings["num_particles"])
-    )
+    svi = SVI(benchmark.model, guide, optax.adam(schedule), Trace_ELBO(num_particles=settings["num_particles"]))
     try:
         result = svi.run(train_key, settings["steps"], *benchmark.args, progress_bar=False)
     except ValueError as error:

@@ -19,9 +19,7 @@ def save(path, records, notes):
     """Write JSON and Markdown side by side; a reader never sees half a file."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    _replace(
-        path, json.dumps({"notes": notes, "records": _strict(records)}, indent=1, allow_nan=False) + "\n"
-    )
+    _replace(path, json.dumps({"notes": notes, "records": _strict(records)}, indent=1, allow_nan=False) + "\n")
     _replace(path.with_suffix(".md"), markdown(records, notes))
 
 

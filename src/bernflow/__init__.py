@@ -1,5 +1,9 @@
 """bernflow: Bayesian inference with Bernstein flows."""
 
+# ArviZ 1 puts a lazy stand-in for NumPyro into sys.modules. Importing a submodule through it executes that submodule
+# twice and leaves `numpyro.factor` broken; an attribute of the package makes it real first.
+from numpyro import __version__ as _numpyro_version  # noqa: F401
+
 from bernflow.diagnostics import Diagnostics
 from bernflow.errors import ArgumentError, BernflowError, FileFormatError, ModelError
 from bernflow.fit import fit, load

@@ -26,6 +26,4 @@ def as_key(key: object) -> Key[Array, ""]:
             return jax.random.key(operator.index(key) % 2**32)  # type: ignore[arg-type]
         except TypeError:
             pass
-    raise ArgumentError(
-        f"key={key!r} is not a random key: expected an integer seed or one jax.random.key(seed)."
-    )
+    raise ArgumentError(f"key={key!r} is not a random key: expected an integer seed or one jax.random.key(seed).")

@@ -48,11 +48,11 @@ def stratified_noise(flow: AbstractScoredFlow, key: Key[Array, ""], num: int) ->
     A coefficient of the polynomial far from the center is met by one draw in a thousand; widening one coordinate at
     a time shows it often, and the density ratio, which is at most 2, keeps the estimate unbiased.
     """
-    noise_key, coordinate_key, wide_key = jax.random.split(key, 3)
+    noise_key, choice_key = jax.random.split(key)
     z = antithetic_noise(flow, noise_key, num)
-    chosen = jax.random.randint(coordinate_key, (num, 1), 0, flow.dim) == jnp.arange(flow.dim)
-    wide = jax.random.uniform(wide_key, (num, 1)) < WIDE_SHARE
-    z = jnp.where(chosen & wide, WIDTH * z, z)
+    # One number chooses the coordinate and, by falling beyond the last one, that none is widened.
+    choice = jnp.floor(jax.random.uniform(choice_key, (num, 1)) * (flow.dim / WIDE_SHARE))
+    z = jnp.where(choice == jnp.arange(flow.dim), WIDTH * z, z)
     log_f = jax.vmap(jax.vmap(lambda u: flow.base_log_prob(u[None])))
     wide_ratio = jnp.mean(jnp.exp(log_f(z / WIDTH) - log_f(z)), -1) / WIDTH
     return Noise(z, -jnp.log(1.0 - WIDE_SHARE + WIDE_SHARE * wide_ratio))
@@ -92,7 +92,7 @@ def path_gradient(flow: AbstractScoredFlow, target: Target, noise: Noise, power:
     log_weights = log_p - (jax.vmap(flow.base_log_prob)(noise.z) - log_det)
     pull = score_p - jax.vmap(flow.score)(noise.z)
     usable = jnp.isfinite(log_weights) & jnp.all(jnp.isfinite(pull), -1)
-    center = jnp.nanmedian(jnp.where(usable, log_weights, jnp.nan))
+    center = _mean_over(usable, log_weights)
     # Clipped before the power: with power 0 an infinite log weight must not become NaN.
     excess = jnp.clip(jnp.where(usable, log_weights - center, 0.0), -100.0, jnp.log(MAX_WEIGHT))
     weight = jnp.exp(power * excess + noise.log_ratio)

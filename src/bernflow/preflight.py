@@ -132,9 +132,7 @@ def _blame_density(target: Target, starts: Array) -> str:
 def _blame_gradient(target: Target, gradients: np.ndarray) -> str:
     bad = ~np.isfinite(gradients).all(axis=0)
     labels = [label for label, is_bad in zip(target.layout.labels(), bad, strict=True) if is_bad]
-    shown = ", ".join(repr(label) for label in labels[:8]) + (
-        f" and {len(labels) - 8} more" if len(labels) > 8 else ""
-    )
+    shown = ", ".join(repr(label) for label in labels[:8]) + (f" and {len(labels) - 8} more" if len(labels) > 8 else "")
     return (
         "The log density is finite, but its gradient is not finite at any starting point, in the direction "
         "of "

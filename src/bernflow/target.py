@@ -29,8 +29,7 @@ class Layout(eqx.Module):
     def __init__(self, sites: tuple[Site, ...], model: AbstractModel | None = None):
         if not sites:
             raise ModelError(
-                "The model has no parameters to infer: expected at least one latent site without observed "
-                "value."
+                "The model has no parameters to infer: expected at least one latent site without observed value."
             )
         self.sites = sites
         self.model = model
@@ -88,9 +87,7 @@ class Layout(eqx.Module):
         labels = []
         for i in self.order:
             site, size = self.sites[i], self.sizes[i]
-            labels += (
-                [site.name] if size == 1 and not site.shape else [f"{site.name}[{k}]" for k in range(size)]
-            )
+            labels += [site.name] if size == 1 and not site.shape else [f"{site.name}[{k}]" for k in range(size)]
         return labels
 
     def _split(self, x: Float[Array, " p"]) -> list[Array]:

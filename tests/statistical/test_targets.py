@@ -155,9 +155,7 @@ def test_toy_regression_evidence():
     u = np.linspace(-6, 8, 1201)
     log_values = toy_regression_marginal(np.exp(u), 0.0)
     assert toy_regression_marginal(np.exp(u[::60]), 1.3) == pytest.approx(log_values[::60], abs=1e-6)
-    assert BENCHMARKS["toy-regression"].log_evidence == pytest.approx(
-        log_trapezoid(log_values + u, u), abs=2e-6
-    )
+    assert BENCHMARKS["toy-regression"].log_evidence == pytest.approx(log_trapezoid(log_values + u, u), abs=2e-6)
 
 
 @pytest.mark.parametrize("name", ["eight-schools-noncentered", "eight-schools-centered"])
@@ -188,9 +186,7 @@ def test_funnel_evidence():
     scale = np.exp(v / 2)
     for shift in (0.0, 1.1):
         x = shift * scale[:, None] * np.ones(FUNNEL_DIM - 1)
-        log_values = log_joint("funnel", {"v": v, "x": x}) - stats.norm.logpdf(x, 0, scale[:, None]).sum(
-            axis=1
-        )
+        log_values = log_joint("funnel", {"v": v, "x": x}) - stats.norm.logpdf(x, 0, scale[:, None]).sum(axis=1)
         assert log_trapezoid(log_values, v) == pytest.approx(0.0, abs=1e-9)
         mass = np.exp(log_values)
         assert np.sqrt(integrate.trapezoid(mass * v**2, v)) == pytest.approx(FUNNEL_SD, rel=1e-9)
@@ -235,9 +231,7 @@ def test_diamonds_agree_with_reference_draws():
     log_values = diamonds_marginal(np.exp(u), 0.0) + u
     mass = np.exp(log_values - logsumexp(log_values))
     gram, moment = x.T @ x, x.T @ y
-    b = sum(
-        m * np.linalg.solve(np.eye(24) * s**2 + gram, moment) for m, s in zip(mass, np.exp(u), strict=True)
-    )
+    b = sum(m * np.linalg.solve(np.eye(24) * s**2 + gram, moment) for m, s in zip(mass, np.exp(u), strict=True))
     # 25 quantities at 4 standard errors: a false alarm in 600 sets of independent draws.
     assert_mean(draws["sigma"], np.sum(mass * np.exp(u)))
     for j in range(24):

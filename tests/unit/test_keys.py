@@ -11,11 +11,7 @@ def test_seeds_and_keys_agree(key):
     assert as_key(key) == jax.random.key(7)
 
 
-@pytest.mark.parametrize(
-    "key", [1.5, True, None, "seed", jax.random.split(jax.random.key(0), 2), np.zeros(2)]
-)
+@pytest.mark.parametrize("key", [1.5, True, None, "seed", jax.random.split(jax.random.key(0), 2), np.zeros(2)])
 def test_other_things_are_refused(key):
-    with pytest.raises(
-        ArgumentError, match=r"is not a random key: expected an integer seed or one jax\.random\.key"
-    ):
+    with pytest.raises(ArgumentError, match=r"is not a random key: expected an integer seed or one jax\.random\.key"):
         as_key(key)

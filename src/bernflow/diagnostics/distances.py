@@ -46,9 +46,7 @@ def standardized_errors(draws: ArrayLike, reference: ArrayLike) -> dict[str, Flo
     scale = reference.std(axis=0, ddof=1)
     if not np.all(scale > 0):
         bad = np.flatnonzero(~(scale > 0)).tolist()
-        raise ArgumentError(
-            f"reference is constant in dimensions {bad}: expected a positive sd in each of them."
-        )
+        raise ArgumentError(f"reference is constant in dimensions {bad}: expected a positive sd in each of them.")
     return {
         "mean": (draws.mean(axis=0) - reference.mean(axis=0)) / scale,
         "sd": draws.std(axis=0, ddof=1) / scale - 1.0,

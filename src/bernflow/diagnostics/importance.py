@@ -118,9 +118,7 @@ def check_log_weights(log_weights: ArrayLike) -> Float[np.ndarray, " s"]:
     """Return the log weights in double precision, or refuse what is not a vector of them."""
     raw = np.asarray(log_weights, dtype=np.float64)
     if raw.ndim != 1 or raw.size < 2:
-        raise ArgumentError(
-            f"log_weights has shape {raw.shape}: expected a vector of at least two log weights."
-        )
+        raise ArgumentError(f"log_weights has shape {raw.shape}: expected a vector of at least two log weights.")
     bad = int(np.sum(np.isnan(raw) | (raw == np.inf)))
     if bad:
         raise ArgumentError(

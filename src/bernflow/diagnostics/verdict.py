@@ -94,9 +94,7 @@ class Diagnostics:
     missing_mass: float | None = None
 
 
-def judge(
-    log_weights: ArrayLike, *, missing_mass: float | None = None, num_failed_steps: int = 0
-) -> Diagnostics:
+def judge(log_weights: ArrayLike, *, missing_mass: float | None = None, num_failed_steps: int = 0) -> Diagnostics:
     """Judge a fit by the importance weights of fresh draws; the rule is in the module's documentation.
 
     Args:

@@ -163,8 +163,7 @@ _ALL = (
             "khat_mean_field_student": 0.6,
             "khat_nvp": 1.2,
             "khat_planar": 0.7,
-            "note": _OTHER_POSTERIOR
-            + " Text and table name NVP and planar in opposite order; this is the table.",
+            "note": _OTHER_POSTERIOR + " Text and table name NVP and planar in opposite order; this is the table.",
         },
     ),
     Benchmark(
@@ -180,8 +179,7 @@ _ALL = (
             "khat_mean_field_student": 0.9,
             "khat_nvp": 1.3,
             "khat_planar": 1.1,
-            "note": _OTHER_POSTERIOR
-            + " Text and table name NVP and planar in opposite order; this is the table.",
+            "note": _OTHER_POSTERIOR + " Text and table name NVP and planar in opposite order; this is the table.",
         },
     ),
     Benchmark(

@@ -124,6 +124,7 @@ def refine(
         optimizer=chosen["learning_rate"] if optimizer is None else optimizer,
         precision=chosen["precision"],
     )
+    assert posterior.model is not None  # Posterior.refine has made sure
     with use_precision(settings.precision):
         target = Target(posterior.model)
         flows = _cast(_stack([posterior.distribution]), settings.precision)
@@ -147,7 +148,7 @@ def load(path: str | PathLike, model: Any = None, *model_args: Any, model_kwargs
 
 def _initial_flows(target: Target, settings: Settings, start_key: Key[Array, ""], flow_key: Key[Array, ""]):
     """Return one flow per restart, stacked, each at a start of its own."""
-    num = max(NUM_STARTS, 4 * settings.restarts)
+    num = max(_num_starts(target.dim), settings.restarts * (4 if settings.restarts > 1 else 1))
     points_key, path_key = jax.random.split(start_key)
     points = starting_points(target, points_key, num)
     usable = preflight(target, points)
@@ -165,6 +166,11 @@ def _initial_flows(target: Target, settings: Settings, start_key: Key[Array, ""]
         loc, factor = (points[0], jnp.eye(target.dim)) if gaussians is None else (gaussians.loc[i], gaussians.factor[i])
         flows.append(settings.family.build(key, spec, loc, factor))
     return _stack(flows)
+
+
+def _num_starts(dim: int) -> int:
+    """Choose the number of Newton paths; in many dimensions each costs a large eigendecomposition per step."""
+    return NUM_STARTS if dim <= 100 else 4 if dim <= 300 else 2
 
 
 def _train(

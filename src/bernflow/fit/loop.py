@@ -10,7 +10,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from bernflow.diagnostics.importance import ess_fraction
+from bernflow.diagnostics.importance import ess_fraction, psis
 from bernflow.flows.base import AbstractFlow
 from bernflow.objectives import Estimate, antithetic_noise, path_gradient, pathwise_gradient, stratified_noise
 from bernflow.target import Target
@@ -18,11 +18,12 @@ from bernflow.target import Target
 CHUNK = 250
 WARM_UP = 50
 # Cosine cycles, each longer than the last: a posterior that is met early stops early, the others go on.
-CYCLES = (1000, 1000, 2000, 4000, 8000)
+CYCLES = (1000, 2000, 4000, 8000)
 # Fresh draws behind each decision to go on or to stop.
 NUM_EVALUATION_DRAWS = 4096
 # Below this many nats from the posterior, more steps change nothing that a user could see.
 CLOSE_ENOUGH = 5e-4
+ARRIVED_KHAT = 0.3
 # Within this many nats half the variance of the log weights estimates the distance.
 NEAR = 0.1
 # A cycle is the last if it gains less than this, or less than twice its Monte Carlo error, and if it leaves more
@@ -117,10 +118,11 @@ def run_chunk(
             updates, new_state = optimizer.update(eqx.filter(estimate.gradient, eqx.is_array), state, arrays)
             finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(updates)]))
             moved = optax.apply_updates(arrays, jax.tree.map(lambda u: rate * u, updates))
+            counts = rate > 0.0  # a rate of zero fills up the chunk
             arrays, state = jax.tree.map(
-                lambda new, old: jnp.where(finite, new, old), (moved, new_state), (arrays, state)
+                lambda new, old: jnp.where(finite & counts, new, old), (moved, new_state), (arrays, state)
             )
-            return (arrays, state, skipped + ~finite), log_weights
+            return (arrays, state, skipped + (counts & ~finite)), log_weights
 
         return jax.lax.scan(step, (arrays, state, skipped), (keys, rates))
 
@@ -192,7 +194,10 @@ def train(
         step = _compare(weights, log_weights)
         if step.better:
             trainee, weights = after, log_weights
-        if steps is None and (step.distance < CLOSE_ENOUGH or not step.worthwhile):
+        assert weights is not None  # the first cycle is always kept
+        # One cycle of covering is due unless the tails are met already; from then on the distance decides.
+        khat_allowed = ARRIVED_KHAT if length == cycles[0] else np.inf
+        if steps is None and (not step.worthwhile or _arrived(_best(weights), khat_allowed)):
             break
     return trainee, done
 
@@ -224,12 +229,10 @@ class Comparison(NamedTuple):
     Attributes:
         better: keep the new flows.
         worthwhile: another cycle may gain something.
-        distance: estimated KL(q || posterior) of the kept flows.
     """
 
     better: bool
     worthwhile: bool
-    distance: float
 
 
 def _compare(before: Float[np.ndarray, "r s"] | None, after: Float[np.ndarray, "r s"]) -> Comparison:
@@ -238,18 +241,22 @@ def _compare(before: Float[np.ndarray, "r s"] | None, after: Float[np.ndarray, "
     Far from the posterior the ELBO decides. Near it the spread of the log weights does: it is the same quantity with a
     far smaller Monte Carlo error.
     """
-    distance = _distance(after)
     if before is None:
-        return Comparison(better=True, worthwhile=True, distance=distance)
-    old_distance = _distance(before)
+        return Comparison(better=True, worthwhile=True)
+    distance, old_distance = _distance(_best(after)), _distance(_best(before))
     difference = _best(after) - _best(before)
     gain, error = np.mean(difference), np.std(difference) / np.sqrt(difference.size)
     better = distance < old_distance if old_distance < NEAR else gain > 0.0
     significant = gain > max(WORTHWHILE_GAIN, 2.0 * error) or distance < WORTHWHILE_SHARE * old_distance
-    return Comparison(bool(better), bool(significant), distance if better else old_distance)
+    return Comparison(bool(better), bool(significant))
 
 
-def _distance(weights: Float[np.ndarray, "r s"]) -> float:
+def _arrived(weights: Float[np.ndarray, " s"], khat_allowed: float) -> bool:
+    """Tell whether q is so near to the posterior that more steps change nothing visible."""
+    return bool(_distance(weights) < CLOSE_ENOUGH and np.isfinite(weights).all() and psis(weights)[1] < khat_allowed)
+
+
+def _distance(weights: Float[np.ndarray, " s"]) -> float:
     """Estimate KL(q || posterior) near the posterior: half the variance of the log weights, of tail draws clipped."""
-    best = _best(weights)
-    return 0.5 * float(np.mean(np.clip(best - np.median(best), -MAX_DEVIATION, MAX_DEVIATION) ** 2))
+    deviation = np.clip(weights - np.median(weights), -MAX_DEVIATION, MAX_DEVIATION)
+    return 0.5 * float(np.mean(deviation**2))

@@ -18,9 +18,12 @@ from bernflow.target import Target
 MAX_ITERATIONS = 60
 # Draws per point of a path: enough to reject a Gaussian that misses the mass.
 NUM_DRAWS = 16
-# Curvatures below this fraction of a dimension's own are taken for flat.
-CURVATURE_FLOOR = 1e-4
-FLATTEST = 1e-12
+# Curvatures below this fraction of a dimension's own are rounding errors and taken for flat. Correlations of 1 - 1e-10
+# are real (an intercept and the slope of calendar years); single precision cannot resolve them.
+CURVATURE_FLOOR = {"float32": 1e-4, "float64": 1e-10}
+# Below this fraction of the largest curvature a dimension is flat; units of 1e-5 and 1e5 make a fraction of 1e-20.
+FLATTEST = 1e-22
+SMALLEST_CURVATURE = 1e-12
 # A path has arrived when a Newton step promises less than this many nats.
 ARRIVED = 1e-8
 
@@ -76,12 +79,12 @@ def _advance(target: Target, path: Path, z: Float[Array, "s p"]) -> Path:
     precision = -jax.hessian(target.log_density)(path.x)
     # Unit diagonal before the eigendecomposition: parameters in wildly different units keep their small eigenvalues.
     diagonal = jnp.abs(jnp.diagonal(precision))
-    unit = jax.lax.rsqrt(jnp.maximum(diagonal, FLATTEST * jnp.maximum(jnp.max(diagonal), FLATTEST)))
+    unit = jax.lax.rsqrt(jnp.maximum(diagonal, FLATTEST * jnp.maximum(jnp.max(diagonal), SMALLEST_CURVATURE)))
     scaled = unit[:, None] * precision * unit[None, :]
     usable = jnp.all(jnp.isfinite(scaled)) & jnp.all(jnp.isfinite(gradient))
     values, vectors = jnp.linalg.eigh(jnp.where(usable, scaled, jnp.eye(path.x.shape[0], dtype=path.x.dtype)))
     # Absolute curvature turns saddle points into places to leave (saddle-free Newton).
-    curvature = jnp.maximum(jnp.abs(values), CURVATURE_FLOOR)
+    curvature = jnp.maximum(jnp.abs(values), CURVATURE_FLOOR[values.dtype.name])
     projected = vectors.T @ (unit * gradient)
     promised = 0.5 * jnp.sum(projected**2 / curvature)
 

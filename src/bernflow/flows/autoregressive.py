@@ -79,7 +79,7 @@ class BernsteinFlow(AbstractScoredFlow):
     def transform_and_log_det(self, z: Float[Array, " p"]) -> tuple[Float[Array, " p"], Float[Array, ""]]:
         """Map noise to a parameter vector; return x and log |dx/dz|."""
         out = self._conditioned(z)
-        e, log_slope = jax.vmap(self._component)(out, z, self.inner_log_scale, self.inner_shift)
+        e, log_slope = self._components(out, z)
         location, log_scale = self._linear_terms(e, out[:, LOG_SCALE])
         x, log_det = self.outer.transform_and_log_det(jnp.exp(log_scale) * location)
         return x, log_det + jnp.sum(log_slope + log_scale)
@@ -126,12 +126,12 @@ class BernsteinFlow(AbstractScoredFlow):
             "outer": "diagonal" if isinstance(self.outer, DiagonalAffine) else "triangular",
         }
 
-    def _component(self, out, z, inner_log_scale, inner_shift):
-        """Evaluate e_j = s_j + f_j(t_j) and log de_j/dz_j for one dimension, given what the conditioner says."""
+    def _components(self, out: Float[Array, "p k"], z: Float[Array, " p"]) -> tuple[Array, Array]:
+        """Evaluate e_j = s_j + f_j(t_j) and log de_j/dz_j, given what the conditioner says."""
         half_width = NOISES[self.noise].half_width
-        t = 0.5 + (jnp.exp(inner_log_scale) * z + inner_shift) / (2.0 * half_width)
-        value, slope = centered_polynomial(increments(out[FIRST_INCREMENT:]), t)
-        return out[SHIFT] + value, jnp.log(slope) + inner_log_scale - np.log(2.0 * half_width)
+        t = 0.5 + (jnp.exp(self.inner_log_scale) * z + self.inner_shift) / (2.0 * half_width)
+        value, slope = centered_polynomial(increments(out[:, FIRST_INCREMENT:]), t)
+        return out[:, SHIFT] + value, jnp.log(slope) + self.inner_log_scale - np.log(2.0 * half_width)
 
     def _conditioned(self, z: Float[Array, " p"]) -> Float[Array, "p k"]:
         """Return shift, log-scale and raw increments of every dimension."""
@@ -145,14 +145,14 @@ class BernsteinFlow(AbstractScoredFlow):
         return e + shift @ e, log_scale + scale @ e
 
     def _jacobian_of_y(self, z: Float[Array, " p"]) -> Float[Array, "p p"]:
-        inner = (self.inner_log_scale, self.inner_shift)
         out = self._conditioned(z)
-        e, log_slope = jax.vmap(self._component)(out, z, *inner)
+        e, log_slope = self._components(out, z)
         location, log_scale = self._linear_terms(e, out[:, LOG_SCALE])
         jacobian = jnp.diag(jnp.exp(log_slope))
         if self.network is not None:
             hidden = jax.jacfwd(self.network.hidden)(z)
-            by_output = jax.vmap(jax.grad(lambda *args: self._component(*args)[0]))(out, z, *inner)
+            # e_j depends on the outputs of dimension j alone, so the gradient of the sum is the gradient of each.
+            by_output = jax.grad(lambda out: jnp.sum(self._components(out, z)[0]))(out)
             jacobian += jnp.einsum("jk,jkh->jh", by_output, self.network.readout()) @ hidden
         if self.skip is not None:
             shift, scale = self.skip.matrices()

@@ -12,7 +12,7 @@ leading dimensions.
 """
 
 import math
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,8 @@ MIN_INCREMENT = 1e-9
 # Beyond this distance from an end of [0, 1] the basis is frozen and the linear continuation takes over.
 EDGE = {"float32": 1e-6, "float64": 1e-12}
 INVERSE_ITERATIONS = 48
+# Up to here the binomials and the powers stay inside the range of single precision.
+MAX_DEGREE_BY_PRODUCTS = 100
 
 
 @lru_cache
@@ -54,11 +56,38 @@ def inverse_increments(increment: np.ndarray) -> np.ndarray:
     return np.log(np.expm1(increment - MIN_INCREMENT))
 
 
-def basis(log_t: Float[Array, "..."], log_1mt: Float[Array, "..."], degree: int) -> Float[Array, "... n"]:
-    """Evaluate B_{i,degree}(t), i = 0..degree, from log t and log(1-t)."""
+def basis(t: Float[Array, "..."], degree: int) -> Float[Array, "... n"]:
+    """Evaluate B_{i,degree}(t), i = 0..degree, inside (0, 1)."""
+    if degree <= MAX_DEGREE_BY_PRODUCTS:
+        return _basis_by_products(t, degree)
+    return basis_from_logs(jnp.log(t), jnp.log1p(-t), degree)
+
+
+def basis_from_logs(log_t: Float[Array, "..."], log_1mt: Float[Array, "..."], degree: int) -> Float[Array, "... n"]:
+    """Evaluate the basis from log t and log(1-t), which never under- or overflows."""
     i = np.arange(degree + 1)
     log_c = jnp.asarray(log_binomials(degree), log_t.dtype)
     return jnp.exp(log_c + i * log_t[..., None] + (degree - i) * log_1mt[..., None])
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _basis_by_products(t: Float[Array, "..."], degree: int) -> Float[Array, "... n"]:
+    """Evaluate the basis by products of t, t^2, t^4, ... chosen by the bits of i: no exponential per element."""
+    i = np.arange(degree + 1)
+    out = jnp.asarray(np.exp(log_binomials(degree)), t.dtype)
+    power, complement = t[..., None], 1.0 - t[..., None]
+    for bit in range(degree.bit_length()):
+        out = out * jnp.where((i >> bit) & 1, power, 1.0) * jnp.where(((degree - i) >> bit) & 1, complement, 1.0)
+        power, complement = power * power, complement * complement
+    return out
+
+
+@_basis_by_products.defjvp
+def _basis_by_products_jvp(degree, primals, tangents):
+    (t,), (dt,) = primals, tangents
+    i = np.arange(degree + 1)
+    b = _basis_by_products(t, degree)
+    return b, b * (i / t[..., None] - (degree - i) / (1.0 - t[..., None])) * dt[..., None]
 
 
 def polynomial(
@@ -77,7 +106,7 @@ def centered_polynomial(
     order = increment.shape[-1]
     edge = EDGE[jnp.result_type(t).name]
     inside = jnp.clip(t, edge, 1.0 - edge)
-    b = basis(jnp.log(inside), jnp.log1p(-inside), order - 1)
+    b = basis(inside, order - 1)
     # At an edge b is a unit vector, so that stretching what lies beyond by M gives exactly the end slope.
     return polynomial(increment, inside + order * (t - inside), b, centering(order))
 

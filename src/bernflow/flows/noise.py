@@ -13,9 +13,11 @@ from bernflow.flows.base import normal_log_prob
 
 
 class Noise(Protocol):
-    """A symmetric base density with the half-width c of the interval [-c, c] that the polynomial covers."""
+    """A symmetric base density."""
 
-    half_width: float
+    @property
+    def half_width(self) -> float:
+        """Half-width c of the interval [-c, c] that the polynomial covers."""
 
     def sample(self, key: Key[Array, ""], shape: tuple[int, ...]) -> Float[Array, "..."]:
         """Draw noise."""

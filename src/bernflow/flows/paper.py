@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Key
 from scipy.special import ndtr
 
 from bernflow.flows.base import LOG_2PI, AbstractFlow, normal_log_prob
-from bernflow.flows.bernstein import basis, increments, inverse_increments, invert_increasing, polynomial
+from bernflow.flows.bernstein import basis_from_logs, increments, inverse_increments, invert_increasing, polynomial
 from bernflow.flows.conditioner import MaskedNetwork
 
 VARIANTS = ("f1", "f2", "f3")
@@ -125,5 +125,5 @@ def _evaluate(raw, t, log_t, log_1mt):
     """Evaluate the polynomial with theta_0 = raw_0 and softplus increments, and its slope in t."""
     order = raw.shape[-1] - 1
     cumulative = np.tril(np.ones((order + 1, order)), -1).T
-    value, slope = polynomial(increments(raw[..., 1:]), t, basis(log_t, log_1mt, order - 1), cumulative)
+    value, slope = polynomial(increments(raw[..., 1:]), t, basis_from_logs(log_t, log_1mt, order - 1), cumulative)
     return raw[..., 0] + value, slope

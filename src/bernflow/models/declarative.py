@@ -79,10 +79,7 @@ class Model(AbstractModel):
 
     def log_terms(self, theta: Theta) -> Theta:
         """Split the log density into one term per prior and one, `y`, for the likelihood."""
-        terms = {
-            site.name: jnp.sum(self._prior(site.name, theta).log_prob(theta[site.name]))
-            for site in self.sites
-        }
+        terms = {site.name: jnp.sum(self._prior(site.name, theta).log_prob(theta[site.name])) for site in self.sites}
         return terms | {OBSERVED: jnp.sum(self._points(theta))}
 
     def support_of(self, name: str, theta: Theta) -> Constraint:
@@ -214,9 +211,7 @@ def _check_shape(shape: tuple[int, ...], batch: tuple[int, ...], event: tuple[in
 def _check_functions(likelihood: Any, log_likelihood: Any, y: Any) -> None:
     if (likelihood is None) == (log_likelihood is None):
         given = "neither" if likelihood is None else "both"
-        raise ModelError(
-            f"Model got {given} of likelihood= and log_likelihood=: expected exactly one of them."
-        )
+        raise ModelError(f"Model got {given} of likelihood= and log_likelihood=: expected exactly one of them.")
     for name, function in (("likelihood", likelihood), ("log_likelihood", log_likelihood)):
         if function is not None and (not callable(function) or isinstance(function, Distribution)):
             raise ModelError(
@@ -231,9 +226,7 @@ def _outcome(y: Any) -> np.ndarray:
     check_values(y, "Model: y")
     array = np.asarray(y)
     if array.dtype.kind not in NUMERIC_KINDS:
-        raise ModelError(
-            f"Model: y has dtype {array.dtype}: expected numbers. Encode it as integers or floats."
-        )
+        raise ModelError(f"Model: y has dtype {array.dtype}: expected numbers. Encode it as integers or floats.")
     check_values(array, "Model: y")
     return array.astype(int) if array.dtype.kind == "b" else array
 

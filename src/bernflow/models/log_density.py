@@ -92,17 +92,14 @@ def from_log_density(
         ['s']
     """
     if not callable(logp):
-        raise ModelError(
-            f"from_log_density: logp is a {type(logp).__name__}: expected a function of the parameters."
-        )
+        raise ModelError(f"from_log_density: logp is a {type(logp).__name__}: expected a function of the parameters.")
     is_bare = not isinstance(init, Mapping)
     if is_bare:
         init = {BARE: init}
         support = {BARE: support} if isinstance(support, Constraint) else support
     if isinstance(support, Constraint):
         raise ModelError(
-            "from_log_density: support is one constraint, but init is a dict: expected a dict of "
-            "constraints by name."
+            "from_log_density: support is one constraint, but init is a dict: expected a dict of constraints by name."
         )
     support = dict(support or {})
     unknown = sorted(set(support) - set(init))

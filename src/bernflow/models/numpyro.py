@@ -123,9 +123,7 @@ class NumPyroModel(AbstractModel):
         return handlers.trace(filled).get_trace(*unpack(self.args), **unpack(self.kwargs))
 
     def _draw(self, key: Key[Array, ""]) -> Theta:
-        trace = handlers.trace(handlers.seed(self.function, key)).get_trace(
-            *unpack(self.args), **unpack(self.kwargs)
-        )
+        trace = handlers.trace(handlers.seed(self.function, key)).get_trace(*unpack(self.args), **unpack(self.kwargs))
         return {site.name: trace[site.name]["value"] for site in self.sites}
 
     def _discover(self) -> tuple[tuple[Site, ...], tuple[str, ...]]:

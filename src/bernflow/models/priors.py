@@ -27,13 +27,9 @@ def check_prior(prior: Any, *, reserved: str) -> None:
         )
     for name, fn in prior.items():
         if not isinstance(name, str):
-            raise ModelError(
-                f"Model: prior has the name {name!r} of type {type(name).__name__}: expected a string."
-            )
+            raise ModelError(f"Model: prior has the name {name!r} of type {type(name).__name__}: expected a string.")
         if name == reserved:
-            raise ModelError(
-                f"Model: prior has a parameter {name!r}, the name of the observed data. Rename it."
-            )
+            raise ModelError(f"Model: prior has a parameter {name!r}, the name of the observed data. Rename it.")
         if not isinstance(fn, Distribution) and (not callable(fn) or isinstance(fn, type)):
             raise ModelError(
                 f"Model: prior[{name!r}] is {fn!r}: expected a NumPyro distribution or a function theta -> "
@@ -79,9 +75,7 @@ def _evaluate(name: str, fn: Distribution | Callable, theta: Theta) -> Distribut
         except KeyError as error:
             return error
     if not isinstance(out, Distribution):
-        raise ModelError(
-            f"The prior of {name!r} returned a {type(out).__name__}: expected a NumPyro distribution."
-        )
+        raise ModelError(f"The prior of {name!r} returned a {type(out).__name__}: expected a NumPyro distribution.")
     return out
 
 
@@ -98,6 +92,4 @@ def _raise_unresolved(missing: dict[str, KeyError], prior: dict[str, Any]) -> No
                 f"The model defines {', '.join(map(repr, prior))}."
             ) from error
     chain = ", ".join(f"{name!r} needs {_asks_for(error)!r}" for name, error in missing.items())
-    raise ModelError(
-        f"The priors depend on each other in a circle: {chain}. Give one of them a prior of its own."
-    )
+    raise ModelError(f"The priors depend on each other in a circle: {chain}. Give one of them a prior of its own.")

@@ -35,14 +35,10 @@ def describe(name: str, shape: tuple[int, ...], support: Constraint) -> Site:
     if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
         return Site(name, tuple(shape), None)
     # NumPy arrays follow the precision of the computation that they enter.
-    return Site(
-        name, tuple(shape), jax.tree.map(lambda leaf: np.asarray(leaf) if _is_array(leaf) else leaf, support)
-    )
+    return Site(name, tuple(shape), jax.tree.map(lambda leaf: np.asarray(leaf) if _is_array(leaf) else leaf, support))
 
 
-def start_value(
-    key: Key[Array, ""], name: str, fn: Distribution, sample_shape: tuple[int, ...] = ()
-) -> Array:
+def start_value(key: Key[Array, ""], name: str, fn: Distribution, sample_shape: tuple[int, ...] = ()) -> Array:
     """Draw a value inside the support, uniform on (-2, 2) when unconstrained, so improper priors work."""
     check_continuous(name, fn.support)
     try:

@@ -18,8 +18,7 @@ def plot_convergence(posterior: Posterior) -> Figure:
     missing = [name for name in ("step", "elbo") if name not in history or not len(history[name])]
     if missing:
         raise ArgumentError(
-            f"The history has no {' and '.join(missing)}: expected a posterior made by bf.fit, with its "
-            "history."
+            f"The history has no {' and '.join(missing)}: expected a posterior made by bf.fit, with its history."
         )
     steps, elbo = np.asarray(history["step"]), np.asarray(history["elbo"], dtype=np.float64)
     error = np.asarray(history.get("elbo_se", np.zeros_like(elbo)), dtype=np.float64)

@@ -65,10 +65,9 @@ def plot_posterior(
     references = [_trusted(reference or {}, panel) for panel in panels]
     if reference and all(trusted is None for trusted in references):
         raise ArgumentError(
-            f"reference has {', '.join(reference)}: expected draws of a plotted "
-            f"{', '.join(p.name for p in panels)}."
+            f"reference has {', '.join(reference)}: expected draws of a plotted {', '.join(p.name for p in panels)}."
         )
-    columns = min(4, len(panels)) if len(panels) != 4 else 2
+    columns = _num_columns(len(panels))
     rows = math.ceil(len(panels) / columns)
     with house_style():
         # One panel alone is made wider, so that the line above it has room.
@@ -90,6 +89,13 @@ def plot_posterior(
     return figure
 
 
+def _num_columns(num: int) -> int:
+    """Return the number of columns that leaves the fewest gaps, four if in doubt."""
+    if num <= 4:
+        return 2 if num == 4 else num
+    return min((4, 5, 3), key=lambda columns: -num % columns)
+
+
 def _draw_panel(axes: Axes, panel: Panel, reference: np.ndarray | None) -> None:
     grid, density = _density(panel.values)
     axes.fill_between(grid, density, color=FIT, alpha=0.16, linewidth=0)
@@ -101,9 +107,7 @@ def _draw_panel(axes: Axes, panel: Panel, reference: np.ndarray | None) -> None:
         top = max(top, density.max())
     low, median, high = np.quantile(panel.values, (0.05, 0.5, 0.95))
     # The interval lies just below the density, like a rug.
-    axes.plot(
-        [low, high], [-0.07 * top] * 2, color=FIT, linewidth=2.6, solid_capstyle="butt", label="_interval"
-    )
+    axes.plot([low, high], [-0.07 * top] * 2, color=FIT, linewidth=2.6, solid_capstyle="butt", label="_interval")
     axes.plot([median], [-0.07 * top], "o", color="white", markeredgecolor=FIT, markersize=5, label="_median")
     axes.set_ylim(-0.14 * top, 1.08 * top)
     axes.set_title(panel.label)
@@ -144,9 +148,7 @@ def _trusted(reference: Mapping[str, Any], panel: Panel) -> np.ndarray | None:
     if panel.name not in reference:
         return None
     value = np.asarray(reference[panel.name])
-    fits = value.ndim == len(panel.where) + 1 and all(
-        i < n for i, n in zip(panel.where, value.shape[1:], strict=True)
-    )
+    fits = value.ndim == len(panel.where) + 1 and all(i < n for i, n in zip(panel.where, value.shape[1:], strict=True))
     if not fits or len(value) < 2:
         raise ArgumentError(
             f"reference[{panel.name!r}] has shape {value.shape}: expected at least two draws, (num, *shape), "

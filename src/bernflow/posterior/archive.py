@@ -36,9 +36,7 @@ def save(posterior: Posterior, path: str | os.PathLike) -> Path:
     """Save a posterior to one file, whole or not at all; the model and its data are not stored."""
     path = Path(path)
     if not path.parent.is_dir():
-        raise ArgumentError(
-            f"save({str(path)!r}): the folder {str(path.parent)!r} does not exist: create it first."
-        )
+        raise ArgumentError(f"save({str(path)!r}): the folder {str(path.parent)!r} does not exist: create it first.")
     arrays = {f"flow_{i:04d}.npy": leaf for i, leaf in enumerate(_leaves(posterior.distribution))}
     history = {name: f"history_{i:04d}.npy" for i, name in enumerate(posterior.history)}
     arrays |= {history[name]: values for name, values in posterior.history.items()}
@@ -123,9 +121,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
                 raise _damaged(path, "it contains compressed members")
             members = {info.filename: archive.read(info) for info in infos}
     except FileNotFoundError as error:
-        raise FileFormatError(
-            f"{path} does not exist: expected a file written by post.save(path)."
-        ) from error
+        raise FileFormatError(f"{path} does not exist: expected a file written by post.save(path).") from error
     except (zipfile.BadZipFile, OSError, EOFError, RuntimeError, NotImplementedError) as error:
         raise _damaged(path, str(error)) from error
     if MANIFEST not in members:
@@ -156,9 +152,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
 
 
 def _damaged(path: Path, why: str) -> FileFormatError:
-    return FileFormatError(
-        f"{path} is not a saved posterior, or it is damaged ({why}): save or copy it again."
-    )
+    return FileFormatError(f"{path} is not a saved posterior, or it is damaged ({why}): save or copy it again.")
 
 
 def _leaves(distribution: AbstractDistribution) -> list[np.ndarray]:
@@ -190,10 +184,7 @@ def _describe_sites(sites: tuple[Site, ...]) -> list[dict[str, Any]]:
 def _check_model(sites: tuple[Site, ...], model: AbstractModel) -> None:
     expected, given = _describe_sites(sites), _describe_sites(model.sites)
     if expected != given:
-        show = [
-            ", ".join(f"{s['name']} {s['shape']} {s['support']}" for s in group)
-            for group in (given, expected)
-        ]
+        show = [", ".join(f"{s['name']} {s['shape']} {s['support']}" for s in group) for group in (given, expected)]
         raise ArgumentError(
             f"load(model=...): the model has the parameters {show[0]}; the saved posterior has {show[1]}. "
             "Pass the model that was fitted."

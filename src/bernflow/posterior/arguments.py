@@ -41,9 +41,7 @@ def check_theta(layout: Layout, theta: Mapping[str, Any], dtype: str) -> tuple[d
         values[site.name] = value
     if len(set(counts.values())) > 1:
         given = ", ".join(f"{name}: {'one point' if n is None else n}" for name, n in counts.items())
-        raise ArgumentError(
-            f"theta has different numbers of points ({given}): expected the same for every name."
-        )
+        raise ArgumentError(f"theta has different numbers of points ({given}): expected the same for every name.")
     if 0 in counts.values():
         raise ArgumentError("theta has no points: expected at least one.")
     return values, None in counts.values()

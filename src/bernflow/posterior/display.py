@@ -50,9 +50,7 @@ def text(diagnostics: Diagnostics, table: list[Row], settings: dict[str, Any], d
 
 def html(diagnostics: Diagnostics, table: list[Row], settings: dict[str, Any], dim: int) -> str:
     """Show verdict, figures and table as HTML; every name is escaped."""
-    figures = " &middot; ".join(
-        f"{escape(name)} <b>{escape(value)}</b>" for name, value in _figures(diagnostics)
-    )
+    figures = " &middot; ".join(f"{escape(name)} <b>{escape(value)}</b>" for name, value in _figures(diagnostics))
     head = "".join(f"<th>{column}</th>" for column in ("", *COLUMNS))
     body = "".join(
         f"<tr><th style='text-align:left'>{escape(row.name)}</th>"

@@ -40,9 +40,7 @@ def to_json(value: Any, where: str) -> Any:
         return [to_json(item, f"{where}[{i}]") for i, item in enumerate(value)]
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return {key: to_json(item, f"{where}.{key}") for key, item in value.items()}
-    raise ArgumentError(
-        f"{where} cannot be saved: {type(value).__name__} is not JSON; use numbers, strings and lists."
-    )
+    raise ArgumentError(f"{where} cannot be saved: {type(value).__name__} is not JSON; use numbers, strings and lists.")
 
 
 def from_json(value: Any) -> Any:
@@ -50,9 +48,5 @@ def from_json(value: Any) -> Any:
     if isinstance(value, list):
         return [from_json(item) for item in value]
     if isinstance(value, dict):
-        return (
-            float(value["float"])
-            if value.keys() == {"float"}
-            else {k: from_json(v) for k, v in value.items()}
-        )
+        return float(value["float"]) if value.keys() == {"float"} else {k: from_json(v) for k, v in value.items()}
     return value

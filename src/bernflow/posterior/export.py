@@ -19,9 +19,7 @@ def to_datatree(
     from arviz_base import from_dict
 
     groups = {"posterior": draws, "sample_stats": stats, "log_likelihood": log_likelihood}
-    data = {
-        group: {name: v[None] for name, v in values.items()} for group, values in groups.items() if values
-    }
+    data = {group: {name: v[None] for name, v in values.items()} for group, values in groups.items() if values}
     if observed:
         data["observed_data"] = observed
     # Draws number more than chains here by design, so the check for swapped axes has nothing to say.

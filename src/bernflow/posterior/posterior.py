@@ -54,8 +54,7 @@ class Posterior:
     ):
         if distribution.dim != layout.dim:
             raise ArgumentError(
-                f"The distribution has {distribution.dim} dimensions and the layout {layout.dim}: expected "
-                "the same."
+                f"The distribution has {distribution.dim} dimensions and the layout {layout.dim}: expected the same."
             )
         self.distribution = distribution
         self.layout = layout
@@ -77,9 +76,7 @@ class Posterior:
         dtypes = {leaf.dtype for leaf in jax.tree.leaves(self.distribution) if hasattr(leaf, "dtype")}
         return "float64" if np.dtype("float64") in dtypes else "float32"
 
-    def draws(
-        self, num: int = 4000, key: Any = 1, weighted: bool = False, deterministic: bool = True
-    ) -> Draws:
+    def draws(self, num: int = 4000, key: Any = 1, weighted: bool = False, deterministic: bool = True) -> Draws:
         """Draw from the posterior, on the constrained scale.
 
         Args:
@@ -119,9 +116,7 @@ class Posterior:
             x, log_q = sampling.sample(self.distribution, as_key(key), check_count(num))
             return _difference(sampling.log_density(self.layout, model, x), log_q)
 
-    def predict(
-        self, *args: Any, num: int = 1000, key: Any = 2, weighted: bool = False, **kwargs: Any
-    ) -> Draws:
+    def predict(self, *args: Any, num: int = 1000, key: Any = 2, weighted: bool = False, **kwargs: Any) -> Draws:
         """Draw new observations from the posterior predictive distribution.
 
         Args:
@@ -140,9 +135,7 @@ class Posterior:
         with use_precision(self.precision):
             return sampling.predict(model, as_key(key), theta, args, kwargs)
 
-    def summary(
-        self, num: int = 4000, key: Any = 1, weighted: bool = False, ci_prob: float = 0.9
-    ) -> "pd.DataFrame":
+    def summary(self, num: int = 4000, key: Any = 1, weighted: bool = False, ci_prob: float = 0.9) -> "pd.DataFrame":
         """Tabulate mean, sd and the central interval of every scalar component, unrounded."""
         if not 0 < ci_prob < 1:
             raise ArgumentError(f"ci_prob={ci_prob!r}: expected a probability between 0 and 1.")

@@ -25,9 +25,7 @@ OVERSAMPLING = 4
 
 
 @eqx.filter_jit
-def _sample_block(
-    distribution: AbstractDistribution, key: Key[Array, ""], block: Array
-) -> tuple[Array, Array]:
+def _sample_block(distribution: AbstractDistribution, key: Key[Array, ""], block: Array) -> tuple[Array, Array]:
     return distribution.sample_and_log_prob(jax.random.fold_in(key, block), BLOCK)
 
 
@@ -86,9 +84,7 @@ def _inside(layout: Layout, theta: Theta) -> Bool[Array, ""]:
     return inside
 
 
-def sample(
-    distribution: AbstractDistribution, key: Key[Array, ""], num: int
-) -> tuple[np.ndarray, np.ndarray]:
+def sample(distribution: AbstractDistribution, key: Key[Array, ""], num: int) -> tuple[np.ndarray, np.ndarray]:
     """Draw `num` points of R^p with their log q."""
     blocks = [_sample_block(distribution, key, jnp.uint32(b)) for b in range(math.ceil(num / BLOCK))]
     x, log_q = jax.tree.map(lambda *parts: np.concatenate(parts)[:num], *blocks)
@@ -151,7 +147,5 @@ def _blocked(function: Callable[[Any, int], Any], inputs: Any) -> Any:
     outputs = []
     for block, start in enumerate(range(0, num, BLOCK)):
         rows = np.minimum(np.arange(start, start + BLOCK), num - 1)
-        outputs.append(
-            jax.tree.map(np.asarray, function(jax.tree.map(lambda a, rows=rows: a[rows], inputs), block))
-        )
+        outputs.append(jax.tree.map(np.asarray, function(jax.tree.map(lambda a, rows=rows: a[rows], inputs), block)))
     return jax.tree.map(lambda *parts: np.concatenate(parts)[:num], *outputs)

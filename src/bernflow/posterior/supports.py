@@ -82,8 +82,7 @@ def support_from_json(spec: dict[str, Any] | None) -> Constraint | None:
     if kind == "zero_sum":
         return constraints.zero_sum(int(spec["event_dim"]))
     raise FileFormatError(
-        f"The file names a support {kind!r} that this bernflow does not know: install a newer bernflow to "
-        "read it."
+        f"The file names a support {kind!r} that this bernflow does not know: install a newer bernflow to read it."
     )
 
 

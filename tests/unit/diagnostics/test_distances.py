@@ -26,9 +26,7 @@ def test_equal_distributions_are_close_also_with_other_numbers():
     # Two samples of N and 1000 differ by about sqrt(1/N + 1/1000) = 0.035 in every projection's mean.
     assert same < 5 * 0.035
     assert narrow == pytest.approx(0.5, abs=5 * 0.035)
-    assert sliced_wasserstein(sample(0), sample(1), seed=3) == sliced_wasserstein(
-        sample(1), sample(0), seed=3
-    )
+    assert sliced_wasserstein(sample(0), sample(1), seed=3) == sliced_wasserstein(sample(1), sample(0), seed=3)
 
 
 def test_standardized_errors():

@@ -58,9 +58,7 @@ def test_bootstrap_errors_match_the_spread_over_seeds():
     # thousand.
     ratio = np.array(bootstrap_errors(gaussian_weights(shift=0.3))) / estimates.std(axis=0)
     assert np.all((ratio > 0.5) & (ratio < 2.0))
-    assert bootstrap_errors(gaussian_weights()[:100], seed=1) == bootstrap_errors(
-        gaussian_weights()[:100], seed=1
-    )
+    assert bootstrap_errors(gaussian_weights()[:100], seed=1) == bootstrap_errors(gaussian_weights()[:100], seed=1)
 
 
 def test_smoothing_tames_the_largest_weight_and_normalises():

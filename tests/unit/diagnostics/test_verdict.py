@@ -114,9 +114,7 @@ def test_a_far_mode_is_invisible_to_the_weights_and_caught_by_missing_mass():
     assert "components=2" in found.status
 
 
-@pytest.mark.parametrize(
-    ("missing", "verdict"), [(0.0, "good"), (0.01, "good"), (0.03, "usable"), (0.06, "poor")]
-)
+@pytest.mark.parametrize(("missing", "verdict"), [(0.0, "good"), (0.01, "good"), (0.03, "usable"), (0.06, "poor")])
 def test_missing_mass_caps_the_verdict(missing, verdict):
     assert judge(np.zeros(2000), missing_mass=missing).verdict == verdict
     assert judge(POOR["mode missed 4 sd away"](0), missing_mass=missing).verdict == "poor"

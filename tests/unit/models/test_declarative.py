@@ -90,9 +90,7 @@ def test_x_may_be_any_pytree():
         assert x["label"] == "text"
         return dist.Normal(theta["b"][x["idx"]] * x["a"], 1)
 
-    model = Model(
-        prior={"b": dist.Normal(0, 1).expand([x["n"]])}, likelihood=likelihood, y=[1.0, 2.0, 3.0], x=x
-    )
+    model = Model(prior={"b": dist.Normal(0, 1).expand([x["n"]])}, likelihood=likelihood, y=[1.0, 2.0, 3.0], x=x)
     assert model.log_likelihood({"b": jnp.zeros(2)})["y"].shape == (3,)
 
 
@@ -115,9 +113,7 @@ def test_predict():
     theta = {"b": jnp.array([1.0, 2.0]), "s": jnp.array(1e-6)}
     np.testing.assert_allclose(model.predict(KEY, theta)["y"], d["x"] @ theta["b"], atol=1e-4)
     np.testing.assert_allclose(model.predict(KEY, theta, x=np.ones((2, 2)))["y"], 3.0, atol=1e-4)
-    iid = Model(
-        prior={"p": dist.Beta(1, 1)}, likelihood=lambda th: dist.Bernoulli(th["p"]), y=[True, False, True]
-    )
+    iid = Model(prior={"p": dist.Beta(1, 1)}, likelihood=lambda th: dist.Bernoulli(th["p"]), y=[True, False, True])
     assert iid.predict(KEY, {"p": jnp.array(0.5)})["y"].shape == (3,)
     with pytest.raises(ModelError, match="run to predict, failed with TypeError"):
         model.predict(KEY, theta, x=np.ones((2, 3)))

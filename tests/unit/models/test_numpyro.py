@@ -263,9 +263,7 @@ def waiting(y):
 
 
 def observed_nan(n):
-    numpyro.sample(
-        "y", dist.Normal(numpyro.sample("mu", dist.Normal(0, 1)), 1), obs=jnp.array([1.0, jnp.inf])
-    )
+    numpyro.sample("y", dist.Normal(numpyro.sample("mu", dist.Normal(0, 1)), 1), obs=jnp.array([1.0, jnp.inf]))
 
 
 @pytest.mark.parametrize(
@@ -306,9 +304,7 @@ def test_broadcast_data_warn():
         mu = numpyro.sample("mu", dist.Normal(0, 1))
         numpyro.sample("y", dist.Normal(mu * np.ones((3, 1)), 1), obs=y)
 
-    with pytest.warns(
-        UserWarning, match=r"'y' has data of shape \(3,\) and a distribution of batch shape \(3, 1\)"
-    ):
+    with pytest.warns(UserWarning, match=r"'y' has data of shape \(3,\) and a distribution of batch shape \(3, 1\)"):
         NumPyroModel(column, (np.zeros(3),))
 
 

@@ -63,9 +63,7 @@ def test_arguments_are_checked(make):
     with pytest.raises(ArgumentError, match=r"reference has z: expected draws of a plotted tau, b"):
         plot_posterior(post, reference={"z": np.zeros(3)}, num=10)
     for wrong in (np.zeros((10, 2)), np.zeros(10), np.zeros((1, 3))):
-        with pytest.raises(
-            ArgumentError, match=r"reference\['b'\] has shape .*: expected at least two draws"
-        ):
+        with pytest.raises(ArgumentError, match=r"reference\['b'\] has shape .*: expected at least two draws"):
             plot_posterior(post, reference={"b": wrong}, num=10)
 
 

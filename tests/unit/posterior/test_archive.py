@@ -69,9 +69,7 @@ def test_without_model_the_rest_says_what_to_do(saved):
         lambda: again.log_weights(),
         lambda: again.refine(),
     ):
-        with pytest.raises(
-            ArgumentError, match=r"needs the model, .*: pass it to bf\.load\(path, model=\.\.\.\)"
-        ):
+        with pytest.raises(ArgumentError, match=r"needs the model, .*: pass it to bf\.load\(path, model=\.\.\.\)"):
             call()
 
 
@@ -142,9 +140,7 @@ def test_checksums_are_verified(saved):
 
 def test_newer_format_is_refused(saved):
     rewrite(saved[1], lambda m: m.update(format_version=2, bernflow_version="9.9"))
-    with pytest.raises(
-        FileFormatError, match=r"format version 2, written by bernflow 9\.9.*install a newer bernflow"
-    ):
+    with pytest.raises(FileFormatError, match=r"format version 2, written by bernflow 9\.9.*install a newer bernflow"):
         load(saved[1])
 
 
@@ -215,9 +211,7 @@ def test_array_headers_are_not_trusted(saved, values):
 
     buffer = io.BytesIO()
     if values is None:
-        np.lib.format.write_array_header_1_0(
-            buffer, {"descr": "<f8", "fortran_order": False, "shape": (10**12,)}
-        )
+        np.lib.format.write_array_header_1_0(buffer, {"descr": "<f8", "fortran_order": False, "shape": (10**12,)})
     else:
         np.save(buffer, values, allow_pickle=True)
     content = buffer.getvalue()

@@ -41,9 +41,7 @@ def test_front_ends(front_end, make, gaussian):
     log_p += dist.Normal().log_prob(draws["slope"]) + dist.HalfNormal().log_prob(draws["sigma"])
     # The Jacobians cancel: both densities are on the same scale. NumPyro evaluates the check in single
     # precision.
-    np.testing.assert_allclose(
-        post.log_weights(50), np.asarray(log_p) - post.log_prob(draws), rtol=1e-3, atol=1e-3
-    )
+    np.testing.assert_allclose(post.log_weights(50), np.asarray(log_p) - post.log_prob(draws), rtol=1e-3, atol=1e-3)
     assert all(value.shape == (7, 6) for value in post.predict(num=7).values())
     assert all(value.shape == (7, 3) for value in post.predict(X[:3], num=7).values())
     tree = post.to_arviz(20)

@@ -140,9 +140,7 @@ def test_summary_is_unrounded(make):
     draws = post.draws()
     assert list(table.index) == ["mu", "s[0]", "s[1]", "twice"]
     assert table.loc["mu", "mean"] == pytest.approx(draws["mu"].mean(), rel=1e-12)
-    np.testing.assert_allclose(
-        table.iloc[0, 2:4].astype(float), np.quantile(draws["mu"], [0.05, 0.95]), rtol=1e-3
-    )
+    np.testing.assert_allclose(table.iloc[0, 2:4].astype(float), np.quantile(draws["mu"], [0.05, 0.95]), rtol=1e-3)
     assert list(table.columns)[:4] == ["mean", "sd", "eti90_lb", "eti90_ub"]
     with pytest.raises(ArgumentError, match=r"ci_prob=90: expected a probability"):
         post.summary(ci_prob=90)

@@ -1,0 +1,55 @@
+# `make demo` and `make test` work in a fresh clone; each needs only Python 3.11 or newer.
+# Another Python needs another environment: make test PYTHON=python3.12 VENV=.venv312
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+INSTALLED_DEV := $(VENV)/.installed-dev
+
+.PHONY: help demo test test-slow lint types benchmark-accuracy clean
+
+help:
+	@echo "make demo                fit eight schools, draw its posterior"
+	@echo "make test                run the tests"
+	@echo "make test-slow           run the tests that take minutes"
+	@echo "make lint                check style and formatting"
+	@echo "make types               check the types"
+	@echo "make benchmark-accuracy  measure the accuracy of every method on every posterior"
+	@echo "make clean               remove the environment and all caches"
+	@echo "Variables: PYTHON=$(PYTHON) VENV=$(VENV)"
+
+demo: $(INSTALLED)
+	$(BIN)/bernflow demo
+
+test: $(INSTALLED_DEV)
+	$(BIN)/python -m pytest $(ARGS)
+
+test-slow: $(INSTALLED_DEV)
+	$(BIN)/python -m pytest -m slow $(ARGS)
+
+lint: $(INSTALLED_DEV)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(INSTALLED_DEV)
+	$(BIN)/mypy
+
+benchmark-accuracy: $(INSTALLED)
+	$(BIN)/python -m benchmarks.accuracy $(ARGS)
+
+clean:
+	rm -rf $(VENV) demo dist build .pytest_cache .ruff_cache .mypy_cache .hypothesis .coverage htmlcov
+	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# Installed again only when the dependencies may have changed.
+$(INSTALLED): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+$(INSTALLED_DEV): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@ $(INSTALLED)

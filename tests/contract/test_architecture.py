@@ -1,0 +1,122 @@
+"""One way through the house: a package imports only from those to its left."""
+
+import ast
+import inspect
+from pathlib import Path
+
+import pytest
+
+import bernflow
+
+SRC = Path(bernflow.__file__).parent
+LAYERS = (
+    ("errors", "keys", "precision"),
+    ("models",),
+    ("target", "preflight"),
+    ("flows",),
+    ("objectives",),
+    ("diagnostics",),
+    ("posterior",),
+    ("fit",),
+    ("calibrate", "compare"),
+    ("plots",),
+    ("report",),
+    ("experiments",),
+    ("cli",),
+)
+RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
+# Two-line delegates of Posterior import what they delegate to inside the method: (file, function, package).
+ALLOWED_UPWARD = {
+    ("posterior/posterior.py", "plot", "plots"),
+    ("posterior/posterior.py", "report", "report"),
+    ("posterior/posterior.py", "to_nuts", "fit"),
+}
+MAX_LINES = 500
+
+FILES = sorted(SRC.rglob("*.py"))
+IDS = [str(path.relative_to(SRC)) for path in FILES]
+
+
+def package_of(path):
+    return path.relative_to(SRC).parts[0].removesuffix(".py")
+
+
+def imports(path):
+    """Yield (enclosing function or None, imported module) of every import in a file, those in functions too."""
+    inside = path.parent.relative_to(SRC.parent).parts
+
+    def visit(node, function):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            function = node.name
+        if isinstance(node, ast.Import):
+            yield from ((function, alias.name) for alias in node.names)
+        if isinstance(node, ast.ImportFrom):
+            base = ".".join(inside[: len(inside) - node.level + 1]) if node.level else ""
+            module = ".".join(part for part in (base, node.module) if part)
+            yield function, module
+            if module == "bernflow":
+                yield from ((function, f"bernflow.{alias.name}") for alias in node.names)
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child, function)
+
+    return list(visit(ast.parse(path.read_text()), None))
+
+
+def upward_imports(path):
+    here = package_of(path)
+    found = []
+    for function, module in imports(path):
+        parts = module.split(".")
+        if parts[0] != "bernflow" or len(parts) < 2 or parts[1] == here or parts[1] not in RANK:
+            continue
+        delegate = (str(path.relative_to(SRC)), function, parts[1]) in ALLOWED_UPWARD
+        if RANK[parts[1]] >= RANK[here] and parts[1] not in LAYERS[RANK[here]] and not delegate:
+            found.append(f"{function or 'module level'} imports {module}")
+    return found
+
+
+def test_every_package_has_a_place():
+    assert {package_of(path) for path in FILES} - {"__init__", "__main__"} <= set(RANK)
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if package_of(p) in RANK], ids=str)
+def test_imports_point_to_the_left(path):
+    assert upward_imports(path) == []
+
+
+def test_an_upward_import_is_seen(monkeypatch):
+    monkeypatch.setitem(RANK, "diagnostics", len(LAYERS) - 1)
+    monkeypatch.setitem(RANK, "flows", len(LAYERS) - 1)
+    assert upward_imports(SRC / "fit" / "api.py")
+    assert upward_imports(SRC / "objectives.py")
+
+
+def test_the_plot_delegate_is_the_only_way_from_posterior_to_plots():
+    found = [
+        (str(path.relative_to(SRC)), function, module.split(".")[1])
+        for path in FILES
+        if package_of(path) == "posterior"
+        for function, module in imports(path)
+        if module.startswith(("bernflow.plots", "bernflow.report", "bernflow.fit"))
+    ]
+    assert set(found) <= ALLOWED_UPWARD
+    assert all(function is not None for _, function, _ in found)
+
+
+@pytest.mark.parametrize("path", FILES, ids=IDS)
+def test_modules_are_short_and_load_no_pickles(path):
+    assert len(path.read_text().splitlines()) <= MAX_LINES
+    modules = {module.split(".")[0] for _, module in imports(path)}
+    assert not modules & {"pickle", "cPickle", "dill", "cloudpickle"}
+
+
+def test_no_module_is_called_utils():
+    assert not [path for path in FILES if path.stem in ("utils", "helpers", "misc")]
+
+
+@pytest.mark.parametrize("name", bernflow.__all__)
+def test_public_names_have_a_docstring_of_their_own(name):
+    thing = getattr(bernflow, name)
+    text = inspect.cleandoc(thing.__doc__ or "")
+    assert text
+    assert text.splitlines()[0].endswith((".", "?"))

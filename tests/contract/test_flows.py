@@ -1,0 +1,403 @@
+"""One contract for every flow, and the laws of the Bernstein polynomial."""
+
+import json
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.integrate import trapezoid
+
+from bernflow.flows import FAMILIES
+from bernflow.flows.affine import DiagonalAffine, TriangularAffine
+from bernflow.flows.autoregressive import FIRST_INCREMENT, BernsteinFlow
+from bernflow.flows.base import AbstractFlow, AbstractScoredFlow
+from bernflow.flows.bernstein import (
+    basis,
+    centered_polynomial,
+    centering,
+    increments,
+    inverse_increments,
+    invert_centered,
+)
+from bernflow.flows.families import Spec, build
+from bernflow.flows.mixture import Mixture
+from bernflow.flows.noise import NOISES
+from bernflow.flows.paper import BOUND, PaperFlow
+
+ORDER, WIDTH = 7, 6
+
+
+@pytest.fixture(autouse=True)
+def _double_precision():
+    with jax.enable_x64(True):
+        yield
+
+
+def start(dim):
+    """A correlated Gaussian to start from."""
+    rng = np.random.default_rng(dim)
+    tril = np.tril(0.3 * rng.normal(size=(dim, dim)), -1) + np.diag(0.5 + rng.uniform(size=dim))
+    return jnp.asarray(rng.normal(size=dim)), jnp.asarray(tril)
+
+
+def perturbed(flow, seed, amount=0.2):
+    """Move everything that is trained; what the start has fixed stays."""
+    rng = np.random.default_rng(seed)
+
+    def move(path, leaf):
+        if not eqx.is_inexact_array(leaf) or "start_" in jax.tree_util.keystr(path):
+            return leaf
+        return leaf + jnp.asarray(amount * rng.normal(size=leaf.shape), leaf.dtype)
+
+    return jax.tree_util.tree_map_with_path(move, flow)
+
+
+def family(name, dim, *, noise="normal", variant="f1"):
+    spec = Spec(dim=dim, order=ORDER, noise=noise, width=WIDTH, variant=variant)
+
+    def make(seed):
+        return perturbed(FAMILIES[name].build(jax.random.key(seed), spec, *start(dim)), seed)
+
+    return make
+
+
+def without_skip(dim):
+    def make(seed):
+        outer = TriangularAffine(*start(dim))
+        return perturbed(BernsteinFlow(jax.random.key(seed), outer, order=ORDER, width=WIDTH, skip=False), seed)
+
+    return make
+
+
+def mixture(dim):
+    def make(seed):
+        parts = (family("bernstein", dim)(seed), family("gaussian-fullrank", dim)(seed + 1))
+        return Mixture(parts, jnp.log(jnp.array([0.3, 0.7])))
+
+    return make
+
+
+@dataclass(frozen=True)
+class Case:
+    """A constructor, the family whose contract it is under, and how far its noise may go."""
+
+    family: str
+    dim: int
+    make: Callable
+    reach: float = 12.0
+
+
+CASES = {
+    **{f"bernstein-{p}": Case("bernstein", p, family("bernstein", p)) for p in (1, 2, 5)},
+    **{
+        f"bernstein-logistic-{p}": Case("bernstein", p, family("bernstein", p, noise="logistic"), 24.0)
+        for p in (1, 2, 5)
+    },
+    "bernstein-no-skip-2": Case("bernstein", 2, without_skip(2)),
+    "bernstein-meanfield-2": Case("bernstein-meanfield", 2, family("bernstein-meanfield", 2)),
+    "paper-f1-1": Case("bernstein-paper", 1, family("bernstein-paper", 1), 6.0),
+    "paper-f1-2": Case("bernstein-paper", 2, family("bernstein-paper", 2), 6.0),
+    "paper-f2-2": Case("bernstein-paper", 2, family("bernstein-paper", 2, variant="f2"), 6.0),
+    "paper-f3-2": Case("bernstein-paper", 2, family("bernstein-paper", 2, variant="f3"), 0.0),
+    "gaussian-2": Case("gaussian", 2, family("gaussian", 2)),
+    "gaussian-fullrank-1": Case("gaussian-fullrank", 1, family("gaussian-fullrank", 1)),
+    "gaussian-fullrank-5": Case("gaussian-fullrank", 5, family("gaussian-fullrank", 5)),
+    "student-t-2": Case("student-t", 2, family("student-t", 2), 1e3),
+    "mixture-1": Case("mixture", 1, mixture(1)),
+    "mixture-2": Case("mixture", 2, mixture(2)),
+}
+FLOWS = [name for name, case in CASES.items() if case.family != "mixture"]
+
+
+def flow_of(name, seed=0):
+    return CASES[name].make(seed + zlib.crc32(name.encode()) % 1000)
+
+
+def noise_of(name, flow, num=40):
+    """Base noise, and noise as far out as the flow must go."""
+    z = np.asarray(flow.sample_base(jax.random.key(1), num))
+    reach = CASES[name].reach
+    if not reach:
+        return np.clip(np.concatenate([z, z]), 2 * BOUND, 1 - 2 * BOUND)
+    far = np.random.default_rng(2).uniform(-reach, reach, (num, flow.dim))
+    return np.concatenate([z, far])
+
+
+def noise_grid(name, num):
+    """A grid over all of the noise, dense in the middle."""
+    reach = CASES[name].reach
+    if not reach:
+        return np.linspace(BOUND, 1 - BOUND, num)
+    u = np.linspace(-1, 1, num)
+    return reach * np.sinh(5 * u) / np.sinh(5)
+
+
+def test_every_family_is_under_the_contract():
+    assert set(FAMILIES) <= {case.family for case in CASES.values()}
+
+
+@pytest.mark.parametrize("name", FLOWS)
+def test_round_trip_and_log_determinants(name):
+    flow = flow_of(name)
+    z = jnp.asarray(noise_of(name, flow))
+
+    @eqx.filter_jit
+    def evaluate(flow, z):
+        x, log_det = jax.vmap(flow.transform_and_log_det)(z)
+        jacobian = jax.vmap(jax.jacobian(lambda u: flow.transform_and_log_det(u)[0]))(z)
+        back, inverse_log_det = jax.vmap(flow.inverse_and_log_det)(x)
+        return log_det, jnp.linalg.slogdet(jacobian), back, inverse_log_det
+
+    log_det, (sign, exact), back, inverse_log_det = map(lambda leaf: jax.tree.map(np.asarray, leaf), evaluate(flow, z))
+    np.testing.assert_array_equal(sign, 1.0)
+    np.testing.assert_allclose(log_det, exact, atol=1e-8)
+    np.testing.assert_allclose(back, z, atol=1e-5, rtol=1e-8)
+    np.testing.assert_allclose(inverse_log_det, -log_det, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", FLOWS)
+def test_every_dimension_is_strictly_increasing_in_its_own_noise(name):
+    flow = flow_of(name)
+    grid = noise_grid(name, 1001)
+    fixed = np.asarray(flow.sample_base(jax.random.key(3), 1))[0]
+    transform = eqx.filter_jit(lambda flow, z: jax.vmap(flow.transform_and_log_det)(z)[0])
+    for j in range(flow.dim):
+        z = np.tile(fixed, (len(grid), 1))
+        z[:, j] = grid
+        x = np.asarray(transform(flow, z))
+        assert np.all(np.diff(x[:, j]) > 0)
+        # The map is autoregressive: earlier dimensions do not know of this one.
+        np.testing.assert_array_equal(x[:, :j], np.broadcast_to(x[:1, :j], x[:, :j].shape))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", CASES)
+def test_log_prob_at_own_draws_in_both_precisions(name, dtype):
+    q = jax.tree.map(lambda leaf: leaf.astype(dtype) if eqx.is_inexact_array(leaf) else leaf, flow_of(name))
+
+    @eqx.filter_jit
+    def evaluate(q, key):
+        x, log_q = q.sample_and_log_prob(key, 500)
+        return x, log_q, q.log_prob(x)
+
+    with jax.enable_x64(dtype == "float64"):
+        x, log_q, again = evaluate(q, jax.random.key(4))
+    assert x.shape == (500, q.dim)
+    for values in (x, log_q, again):
+        assert values.dtype == dtype
+        assert np.isfinite(values).all()
+    # In single precision the inverse is good to a few digits where the flow is steep.
+    np.testing.assert_allclose(again, log_q, atol={"float32": 5e-2, "float64": 1e-5}[dtype])
+
+
+def test_jit_changes_nothing():
+    q = flow_of("bernstein-2")
+    x, log_q = q.sample_and_log_prob(jax.random.key(6), 50)
+    jitted = eqx.filter_jit(lambda q, key: q.sample_and_log_prob(key, 50))(q, jax.random.key(6))
+    np.testing.assert_allclose(jitted[0], x, rtol=1e-10)
+    np.testing.assert_allclose(jitted[1], log_q, rtol=1e-10)
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.dim == 1])
+def test_density_integrates_to_one_in_one_dimension(name):
+    q = flow_of(name)
+    low, high = _box(name, q)[0]
+    x = np.linspace(low, high, 20_001)
+    density = np.exp(eqx.filter_jit(lambda q, x: q.log_prob(x))(q, x[:, None]))
+    assert trapezoid(density, x) == pytest.approx(1.0, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.dim == 2])
+def test_density_integrates_to_one_in_two_dimensions(name):
+    q = flow_of(name)
+    u = np.linspace(-1, 1, 241)
+    # Dense in the middle, where the mass is, and far out, where the tails are.
+    axes = [0.5 * (low + high) + 0.5 * (high - low) * np.sinh(3 * u) / np.sinh(3) for low, high in _box(name, q)]
+    points = np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, 2)
+    density = np.exp(eqx.filter_jit(lambda q, x: q.log_prob(x))(q, points)).reshape(len(u), len(u))
+    assert trapezoid(trapezoid(density, axes[1], axis=1), axes[0]) == pytest.approx(1.0, abs=2e-3)
+
+
+def _box(name, q):
+    """Bounds of all but about 1e-4 of the mass, by draws, and half as much again (ten times for Student-t)."""
+    x = np.asarray(q.sample_and_log_prob(jax.random.key(5), 20_000)[0])
+    center = np.median(x, 0)
+    radius = np.max(np.abs(x - center), 0) * 1.5
+    return list(zip(center - radius, center + radius, strict=True))
+
+
+@pytest.mark.parametrize("name", [n for n in FLOWS if CASES[n].family != "bernstein-paper"])
+def test_score(name):
+    flow = flow_of(name)
+    assert isinstance(flow, AbstractScoredFlow)
+    z = jnp.asarray(noise_of(name, flow))
+
+    @eqx.filter_jit
+    def both(flow, z):
+        def one(z):
+            jacobian = jax.jacobian(lambda u: flow.transform_and_log_det(u)[0])(z)
+            gradient = jax.grad(lambda u: flow.base_log_prob(u) - flow.transform_and_log_det(u)[1])(z)
+            return flow.score(z), jnp.linalg.solve(jacobian.T, gradient)
+
+        return jax.vmap(one)(z)
+
+    score, exact = both(flow, z)
+    np.testing.assert_allclose(score, exact, rtol=1e-8, atol=1e-8)
+
+    z = z[:10]
+    x, _ = jax.vmap(flow.transform_and_log_det)(z)
+    h = 1e-5
+    shifts = h * np.concatenate([np.eye(flow.dim), -np.eye(flow.dim)])
+    nearby = (np.asarray(x)[:, None, :] + shifts).reshape(-1, flow.dim)
+    log_q = np.asarray(eqx.filter_jit(lambda q, x: q.log_prob(x))(flow, nearby)).reshape(len(x), 2, flow.dim)
+    np.testing.assert_allclose((log_q[:, 0] - log_q[:, 1]) / (2 * h), score[:10], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_recipe_rebuilds_the_structure(name):
+    q = flow_of(name)
+    other = build(json.loads(json.dumps(q.recipe())))
+    assert jax.tree.structure(other) == jax.tree.structure(q)
+    assert [leaf.shape for leaf in jax.tree.leaves(other)] == [leaf.shape for leaf in jax.tree.leaves(q)]
+
+
+@pytest.mark.parametrize("name", ["bernstein", "gaussian-fullrank"])
+def test_a_new_flow_is_the_gaussian_that_it_starts_from(name):
+    loc, tril = start(3)
+    spec = Spec(dim=3, order=20, noise="normal", width=WIDTH)
+    flow = FAMILIES[name].build(jax.random.key(0), spec, loc, tril)
+    z = np.random.default_rng(0).uniform(-10, 10, (200, 3))
+    x, log_det = jax.vmap(flow.transform_and_log_det)(z)
+    np.testing.assert_allclose(x, loc + z @ tril.T, atol=1e-6)
+    np.testing.assert_allclose(log_det, np.sum(np.log(np.diagonal(tril))), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["bernstein-meanfield", "gaussian"])
+def test_a_new_mean_field_flow_has_the_conditional_scales_of_its_start(name):
+    loc, tril = start(3)
+    spec = Spec(dim=3, order=20, noise="normal", width=WIDTH)
+    flow = FAMILIES[name].build(jax.random.key(0), spec, loc, tril)
+    conditional = 1 / np.sqrt(np.diagonal(np.linalg.inv(tril @ tril.T)))
+    z = np.random.default_rng(0).uniform(-10, 10, (50, 3))
+    np.testing.assert_allclose(jax.vmap(flow.transform_and_log_det)(z)[0], loc + z * conditional, atol=1e-6)
+
+
+def test_a_new_flow_of_logistic_noise_is_nearly_normal():
+    flow = BernsteinFlow(
+        jax.random.key(0), DiagonalAffine(jnp.zeros(1), jnp.ones(1)), order=20, width=0, noise="logistic"
+    )
+    x = np.linspace(-2.5, 2.5, 101)[:, None]
+    exact = -0.5 * x[:, 0] ** 2 - 0.5 * np.log(2 * np.pi)
+    np.testing.assert_allclose(flow.log_prob(x), exact, atol=0.25)
+
+
+@pytest.mark.parametrize("order", [1, 2, 20])
+def test_order_is_the_order_of_the_polynomial(order):
+    outer = DiagonalAffine(jnp.zeros(2), jnp.ones(2))
+    flow = BernsteinFlow(jax.random.key(0), outer, order=order, width=WIDTH)
+    assert flow.order == order
+    assert flow.bias[:, FIRST_INCREMENT:].shape == (2, order)
+    assert centering(order).shape == (order, order + 1)
+    paper = PaperFlow(jax.random.key(0), 2, order=order)
+    assert paper.order == order
+    assert paper.bias.shape == (2, order + 1)
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 5])
+def test_differences_vanish_from_the_order_on(order):
+    raw = jnp.asarray(np.random.default_rng(order).normal(size=order))
+    t = np.linspace(0.05, 0.95, 12)
+    value = np.asarray(centered_polynomial(jnp.broadcast_to(increments(raw), (12, order)), jnp.asarray(t))[0])
+    assert np.max(np.abs(np.diff(value, order))) > 1e-6
+    np.testing.assert_allclose(np.diff(value, order + 1), 0.0, atol=1e-12)
+
+
+def test_equally_spaced_coefficients_are_the_identity():
+    t = jnp.linspace(-2.0, 3.0, 101)
+    value, slope = centered_polynomial(jnp.full((101, 20), 1 / 20), t)
+    np.testing.assert_allclose(value, t - 0.5, atol=1e-10)
+    np.testing.assert_allclose(slope, 1.0, atol=1e-10)
+
+
+def test_inverse_increments():
+    step = np.array([1e-3, 0.1, 1.0, 30.0])
+    np.testing.assert_allclose(increments(jnp.asarray(inverse_increments(step))), step, rtol=1e-10)
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_start_of_the_noise_has_one_coefficient_more_than_its_order(noise):
+    assert NOISES[noise].start(9).shape == (10,)
+    assert np.all(np.diff(NOISES[noise].start(9)) > 0)
+
+
+# Hypothesis: laws of the polynomial for any coefficients. A handful of orders, since each is compiled.
+raw_increments = st.sampled_from([1, 2, 6, 20]).flatmap(
+    lambda order: st.lists(st.floats(-5, 5), min_size=order, max_size=order).map(np.array)
+)
+value_and_slope = jax.jit(
+    lambda raw, t: centered_polynomial(jnp.broadcast_to(increments(raw), (*t.shape, *raw.shape)), t)
+)
+autodiff = jax.jit(lambda raw, t: jax.vmap(jax.grad(lambda u: centered_polynomial(increments(raw), u)[0]))(t))
+inverse = jax.jit(lambda raw, y: invert_centered(jnp.broadcast_to(increments(raw), (*y.shape, *raw.shape)), y))
+LAWS = settings(deadline=None, max_examples=60, derandomize=True)
+GRID = np.concatenate([np.linspace(-2, 0, 20), np.linspace(0, 1, 201)[1:-1], np.linspace(1, 3, 20)])
+
+
+def law(test):
+    """Run a law in double precision: hypothesis runs its examples inside the test's own fixtures."""
+    return LAWS(given(raw=raw_increments)(test))
+
+
+@law
+def test_law_increasing(raw):
+    value, slope = value_and_slope(raw, GRID)
+    assert np.all(np.diff(value) > 0)
+    assert np.all(np.asarray(slope) > 0)
+
+
+@law
+def test_law_zero_at_the_middle(raw):
+    value, _ = value_and_slope(raw, np.array([0.5]))
+    assert abs(value[0]) < 1e-11 * (1 + np.sum(np.abs(raw)))
+
+
+@law
+def test_law_slope_is_the_derivative(raw):
+    t = GRID[(GRID != 0) & (GRID != 1)]
+    np.testing.assert_allclose(value_and_slope(raw, t)[1], autodiff(raw, t), rtol=1e-7, atol=1e-9)
+
+
+@law
+def test_law_continuous_at_the_edges(raw):
+    around = np.array([-1e-11, 0.0, 1e-11, 1 - 1e-11, 1.0, 1 + 1e-11])
+    value, slope = map(np.asarray, value_and_slope(raw, around))
+    for part in (value, slope):
+        for side in (part[:3], part[3:]):
+            np.testing.assert_allclose(side, side[1], atol=1e-5, rtol=1e-6)
+
+
+@law
+def test_law_inverse(raw):
+    value, _ = value_and_slope(raw, GRID)
+    np.testing.assert_allclose(inverse(raw, value), GRID, atol=1e-7)
+
+
+@settings(deadline=None, max_examples=60, derandomize=True)
+@given(t=st.floats(1e-9, 1 - 1e-9), degree=st.sampled_from([0, 1, 7, 50]))
+def test_law_basis_is_a_partition_of_unity(t, degree):
+    b = np.asarray(basis(jnp.asarray(t, jnp.float64), degree))
+    assert b.shape == (degree + 1,)
+    assert np.all(b >= 0)
+    assert b.sum() == pytest.approx(1.0, abs=1e-11)
+    assert b @ np.arange(degree + 1) == pytest.approx(degree * t, abs=1e-10 * max(degree, 1))
+
+
+def test_the_contract_covers_flows_and_mixtures():
+    assert all(isinstance(flow_of(name), AbstractFlow) for name in FLOWS)

@@ -1,0 +1,118 @@
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import bernflow as bf
+from bernflow.errors import ArgumentError
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"family": "planr"}, "family='planr' is unknown: expected one of bernstein,"),
+        ({"order": 0}, "order=0: expected a whole number of at least 1"),
+        ({"base": "cauchy"}, "base='cauchy' is unknown: expected one of normal, logistic"),
+        ({"precision": "double"}, "precision='double' is unknown: expected one of float32, float64"),
+        ({"key": "seed"}, "key='seed' is not a random key: expected an integer seed"),
+        ({"model_kwargs": [1]}, r"model_kwargs=\[1\]: expected a dict of keyword arguments for the model"),
+    ],
+)
+def test_wrong_arguments_are_named_before_any_work(given, message, model, y):
+    before = model.num_traces
+    with pytest.raises(ArgumentError, match=message):
+        bf.fit(model, y, **given)
+    assert model.num_traces == before
+
+
+def test_unknown_keywords_are_errors(model, y):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'num_step'"):
+        bf.fit(model, y, num_step=5)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'y'"):
+        bf.fit(model, y=y)
+
+
+def test_the_fit_is_good_and_its_figures_agree(posterior):
+    found = posterior.diagnostics
+    assert found.verdict == "good"
+    assert found.elbo <= found.log_evidence + 3 * found.elbo_se
+    assert posterior.history["elbo"][-1] == pytest.approx(found.elbo, abs=0.1)
+    assert posterior.precision == "float64"
+
+
+def test_settings_are_json(posterior):
+    found = json.loads(json.dumps(posterior.settings))
+    assert found["family"] == "bernstein"
+    assert found["order"] == 20
+    assert found["wall_seconds"] > 0
+    assert set(found["versions"]) >= {"bernflow", "jax"}
+
+
+def test_the_users_precision_is_left_alone(posterior):
+    assert not jax.config.jax_enable_x64
+    assert jnp.ones(3).dtype == np.float32
+    posterior.draws(10)
+    posterior.log_prob(posterior.draws(10))
+    assert jnp.ones(3).dtype == np.float32
+
+
+def test_poor_fits_warn_and_return(gaussian_model):
+    with pytest.warns(UserWarning, match="bernflow: Poor") as caught:
+        post = bf.fit(gaussian_model, family="gaussian", steps=100, progress=False)
+    assert post.diagnostics.verdict == "poor"
+    assert caught[0].filename == __file__, "the warning points at the user's line"
+    assert post.draws(5)["x"].shape == (5, 2)
+
+
+@pytest.mark.parametrize("optimizer", [0.02, optax.adam(0.02)], ids=["rate", "optax"])
+@pytest.mark.parametrize("precision", ["float32"])
+def test_optimizers(gaussian_model, optimizer, precision):
+    post = bf.fit(
+        gaussian_model,
+        family="gaussian-fullrank",
+        steps=100,
+        optimizer=optimizer,
+        precision=precision,
+        progress=False,
+    )
+    assert post.diagnostics.verdict == "good"
+    assert post.settings["precision"] == precision
+    assert not jax.config.jax_enable_x64
+    assert np.corrcoef(post.draws(4000)["x"].T)[0, 1] == pytest.approx(0.95, abs=0.02)
+
+
+def test_refine_trains_on(posterior):
+    finer = posterior.refine(steps=250, progress=False)
+    old, new = posterior.diagnostics, finer.diagnostics
+    assert new.elbo > old.elbo - 3 * np.hypot(old.elbo_se, new.elbo_se) - 1e-3
+    assert finer.settings["steps"] == posterior.settings["steps"] + 250
+    num = len(posterior.history["step"])
+    np.testing.assert_array_equal(finer.history["elbo"][:num], posterior.history["elbo"])
+    assert finer.history["step"][-1] == finer.settings["steps"]
+    assert np.all(np.diff(finer.history["step"]) > 0)
+    assert finer.settings["family"] == posterior.settings["family"]
+
+
+def test_save_and_load(posterior, model, y, tmp_path):
+    path = posterior.save(tmp_path / "fit.bernflow")
+    for loaded in (bf.load(path), bf.load(path, model, y)):
+        assert loaded.diagnostics == posterior.diagnostics
+        assert loaded.settings == posterior.settings
+        for name, values in posterior.draws(50).items():
+            np.testing.assert_array_equal(loaded.draws(50)[name], values)
+        np.testing.assert_array_equal(loaded.log_prob(loaded.draws(50)), posterior.log_prob(posterior.draws(50)))
+    np.testing.assert_array_equal(loaded.draws(50, weighted=True)["s"], posterior.draws(50, weighted=True)["s"])
+    assert loaded.refine(steps=5, progress=False).settings["steps"] == posterior.settings["steps"] + 5
+
+
+def test_a_mixture_cannot_be_refined(posterior):
+    from bernflow.flows.mixture import Mixture
+    from bernflow.posterior import Posterior
+
+    mixed = Mixture((posterior.distribution, posterior.distribution), jnp.zeros(2))
+    other = Posterior(mixed, posterior.layout, posterior.model, posterior.diagnostics, refiner=posterior._refiner)
+    with pytest.raises(ArgumentError, match=r"this posterior is a mixture: call bf\.fit with more steps"):
+        other.refine(steps=5)

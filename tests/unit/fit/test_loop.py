@@ -1,0 +1,154 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import bernflow as bf
+from bernflow.fit.loop import CHUNK, Method, begin, run_chunk, train
+from bernflow.fit.progress import Recorder
+from bernflow.flows.affine import DiagonalAffine
+from bernflow.flows.gaussian import LocationScale
+from bernflow.target import Target
+
+OPTIMIZER = optax.chain(optax.scale_by_adam(), optax.scale(-1.0))
+
+
+def stacked_flow(num=1):
+    flow = LocationScale(DiagonalAffine(jnp.zeros(1), jnp.ones(1)))
+    return jax.tree.map(lambda leaf: jnp.stack([leaf] * num), flow)
+
+
+def silent(*args):
+    pass
+
+
+@jax.custom_jvp
+def broken_above(u):
+    """The identity, whose derivative is NaN above 2.5."""
+    return u
+
+
+broken_above.defjvp(lambda primals, tangents: (primals[0], tangents[0] * jnp.where(primals[0] > 2.5, jnp.nan, 1.0)))
+
+
+@pytest.fixture(scope="module")
+def broken_target():
+    return Target(bf.from_log_density(lambda x: -0.5 * (broken_above(x[0]) - 1.0) ** 2 / 0.25, init=jnp.zeros(1)))
+
+
+def run(trainee, target, num_steps, key=0):
+    rates = jnp.asarray(np.pad(np.full(num_steps, 0.05), (0, CHUNK - num_steps)))
+    return run_chunk(
+        trainee,
+        target,
+        jax.random.key(key),
+        rates,
+        jnp.zeros(trainee.num_skipped.shape[0]),
+        optimizer=OPTIMIZER,
+        num_particles=8,
+        use_score=False,
+    )
+
+
+def test_steps_that_are_not_finite_are_skipped_and_counted(broken_target):
+    trainee, trace = run(begin(stacked_flow(2), OPTIMIZER), broken_target, CHUNK)
+    assert np.all(np.asarray(trainee.num_skipped) > 0)
+    assert np.all(np.asarray(trainee.num_skipped) < CHUNK)
+    for leaf in jax.tree.leaves((trainee.flow, trainee.optimizer_state)):
+        assert np.isfinite(leaf).all()
+    np.testing.assert_allclose(trainee.flow.outer.shift[:, 0], 1.0, atol=0.2)
+    assert trace.elbo.shape == (2, CHUNK)
+
+
+def test_padding_is_neither_trained_nor_counted(broken_target):
+    begun = begin(stacked_flow(), OPTIMIZER)
+    untouched, _ = run(begun, broken_target, 0)
+    for before, after in zip(jax.tree.leaves(begun), jax.tree.leaves(untouched), strict=True):
+        np.testing.assert_array_equal(before, after)
+    trainee, _ = run(begun, broken_target, 10)
+    assert int(trainee.num_skipped[0]) <= 10
+
+
+def test_train_takes_the_steps_that_it_was_told(broken_target):
+    heard = []
+    method = Method(OPTIMIZER, 0.01, False, 8, use_score=False)
+    _, done = train(
+        begin(stacked_flow(), OPTIMIZER),
+        broken_target,
+        jax.random.key(0),
+        method,
+        CHUNK + 7,
+        lambda done, planned, trace: heard.append((done, planned, trace.elbo.shape)),
+    )
+    assert done == CHUNK + 7
+    assert heard == [(CHUNK, CHUNK + 7, (1, CHUNK)), (CHUNK + 7, CHUNK + 7, (1, 7))]
+
+
+def test_rates():
+    rates = Method(OPTIMIZER, 0.1, False, 8, True).rates(1000)
+    assert rates.shape == (1000,)
+    assert rates[0] == pytest.approx(0.1 / 50)
+    assert 0.099 < rates.max() <= 0.1
+    assert 0 < rates[-1] < 1e-5
+    assert np.all(np.diff(rates[50:]) < 0)
+    np.testing.assert_array_equal(Method(OPTIMIZER, 0.1, True, 8, True).rates(5), 0.1)
+    np.testing.assert_array_equal(Method(OPTIMIZER, None, False, 8, True).rates(5), 1.0)
+
+
+def test_recorder_keeps_the_mean_of_every_chunk_with_its_error():
+    from bernflow.fit.loop import Trace
+
+    recorder = Recorder(progress=False, num_particles=4, first_step=100)
+    recorder(2, 3, Trace(np.array([[1.0, 3.0], [0.0, 0.0]]), np.array([[8.0, 8.0], [0.0, 0.0]])))
+    recorder(3, 3, Trace(np.array([[5.0], [1.0]]), np.array([[4.0], [0.0]])))
+    recorder.close()
+    history = recorder.history(0)
+    np.testing.assert_array_equal(history["step"], [102, 103])
+    np.testing.assert_array_equal(history["elbo"], [2.0, 5.0])
+    np.testing.assert_array_equal(history["elbo_se"], [1.0, 1.0])
+    np.testing.assert_array_equal(recorder.history(1)["elbo"], [0.0, 1.0])
+
+
+@pytest.fixture(scope="module")
+def compilations():
+    """Count what XLA compiles from now on."""
+    events = []
+
+    def listen(event, duration, **kwargs):
+        if event == "/jax/core/compile/backend_compile_duration":
+            events.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    return events
+
+
+def test_nothing_is_compiled_again_for_a_new_key_or_new_data(posterior, model, y, compilations, same_arrays):
+    before = model.num_traces
+    steps = posterior.settings["steps"]
+    again = bf.fit(model, y, steps=steps, progress=False)
+    setup = model.num_traces - before
+    compilations.clear()
+    other_key = bf.fit(model, y, steps=steps, progress=False, key=7)
+    other_data = bf.fit(model, y + 0.25, steps=steps, progress=False)
+    assert compilations == []
+    # What remains is looking at the model's sites, the same for every call.
+    assert model.num_traces == before + 3 * setup
+    assert same_arrays(posterior, again)
+    assert not same_arrays(posterior, other_key)
+    assert not same_arrays(posterior, other_data)
+
+
+def test_the_same_call_gives_bitwise_the_same(posterior, model, y, same_arrays, capsys):
+    again = bf.fit(model, y, steps=posterior.settings["steps"], key=jax.random.key(0), progress=True)
+    assert same_arrays(posterior, again)
+    assert again.diagnostics == posterior.diagnostics
+    np.testing.assert_array_equal(again.history["elbo"], posterior.history["elbo"])
+    np.testing.assert_array_equal(again.draws(100)["s"], posterior.draws(100)["s"])
+    assert "ELBO" in capsys.readouterr().err
+
+
+def test_settings_and_history_tell_the_steps(posterior):
+    assert posterior.settings["steps"] == 600
+    assert posterior.history["step"][-1] == 600
+    assert posterior.settings["num_skipped"] == 0

@@ -1,0 +1,88 @@
+import json
+
+import optax
+import pytest
+
+from bernflow.errors import ArgumentError
+from bernflow.fit.settings import LEARNING_RATE, PAPER_LEARNING_RATE, resolve_settings
+
+NOTHING_SAID = {
+    "family": "bernstein",
+    "order": None,
+    "base": None,
+    "steps": None,
+    "num_particles": None,
+    "restarts": None,
+    "components": 1,
+    "optimizer": None,
+    "precision": None,
+}
+
+
+def resolve(**given):
+    return resolve_settings(**{**NOTHING_SAID, **given})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"family": "bernstien"}, r"family='bernstien' is unknown: expected one of bernstein, .*student-t"),
+        ({"family": "bernstein:f2"}, r"family='bernstein:f2' is unknown: expected one of"),
+        ({"family": "bernstein-paper:f4"}, r"is unknown: expected one of .*bernstein-paper:f3"),
+        ({"family": None}, r"family=None is unknown: expected one of"),
+        ({"family": "gaussian", "order": 5}, r"order=5: the family 'gaussian' has no polynomial; leave order out"),
+        ({"family": "student-t", "base": "normal"}, r"base='normal': the family 'student-t' has its own base noise"),
+        ({"family": "bernstein-paper", "base": "logistic"}, r"has its own base noise; leave base out"),
+        ({"base": "cauchy"}, r"base='cauchy' is unknown: expected one of normal, logistic or None"),
+        ({"precision": "float16"}, r"precision='float16' is unknown: expected one of float32, float64 or None"),
+        *(
+            ({name: value}, rf"{name}={value!r}: expected a whole number of at least 1, or None")
+            for name in ("order", "steps", "num_particles", "restarts", "components")
+            for value in (0, -3, 2.5, True, "many")
+        ),
+        *(
+            ({"optimizer": value}, r"optimizer=.*: expected a positive learning rate, an optax optimiser")
+            for value in ("adam", 0, -0.1, True, optax.adam)
+        ),
+    ],
+)
+def test_wrong_choices_are_named(given, message):
+    with pytest.raises(ArgumentError, match=message):
+        resolve(**given)
+
+
+def test_defaults():
+    found = resolve()
+    assert (found.order, found.base, found.steps) == (20, "normal", None)
+    assert (found.num_particles, found.restarts, found.components) == (32, 1, 1)
+    assert found.learning_rate == LEARNING_RATE
+    paper = resolve(family="bernstein-paper:f2")
+    assert (paper.variant, paper.order, paper.num_particles, paper.steps) == ("f2", 50, 10, 100_000)
+    assert paper.learning_rate == PAPER_LEARNING_RATE
+
+
+def test_choices_are_taken_over():
+    found = resolve(order=3, base="logistic", steps=7, num_particles=5, restarts=2, precision="float32", optimizer=0.5)
+    assert (found.order, found.base, found.steps, found.num_particles) == (3, "logistic", 7, 5)
+    assert (found.restarts, found.precision, found.learning_rate) == (2, "float32", 0.5)
+    own = optax.adam(1e-2)
+    assert resolve(optimizer=own).optimizer is own
+    assert resolve(optimizer=own).learning_rate is None
+
+
+def test_a_mixture_has_restarts_enough_for_its_components():
+    assert resolve(components=3).restarts > 3
+    assert resolve(components=3, restarts=1).restarts == 3
+
+
+def test_description_is_json():
+    found = json.loads(json.dumps(resolve(family="bernstein-paper:f3", steps=5).describe()))
+    assert found["family"] == "bernstein-paper:f3"
+    assert found["steps"] == 5
+
+
+@pytest.mark.parametrize(("dim", "width"), [(3, 32), (100, 64)])
+def test_spec(dim, width):
+    spec = resolve(order=4, base="logistic").spec(dim)
+    assert (spec.dim, spec.order, spec.noise) == (dim, 4, "logistic")
+    assert spec.width == width

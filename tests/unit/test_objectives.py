@@ -1,0 +1,196 @@
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.special import ndtri
+
+import bernflow as bf
+from bernflow.flows.affine import DiagonalAffine, TriangularAffine
+from bernflow.flows.autoregressive import BernsteinFlow
+from bernflow.flows.gaussian import LocationScale
+from bernflow.objectives import Noise, antithetic_noise, path_gradient, pathwise_gradient, stratified_noise
+from bernflow.target import Target
+
+# Means are compared within this many standard errors: of 100 numbers, one in 10^4 tests is off by chance.
+NUM_SE = 5.0
+
+
+@pytest.fixture(autouse=True)
+def _double_precision():
+    with jax.enable_x64(True):
+        yield
+
+
+def make_target(log_density, dim):
+    return Target(bf.from_log_density(lambda theta: log_density(theta["x"]), init={"x": jnp.zeros(dim)}))
+
+
+def banana(x):
+    return -0.5 * x[0] ** 2 - 2.0 * (x[1] - 0.5 * x[0] ** 2) ** 2
+
+
+def make_flow(dim=2, noise="normal", amount=0.2):
+    """A Bernstein flow whose trained arrays were moved at random."""
+    outer = TriangularAffine(jnp.zeros(dim), jnp.eye(dim))
+    flow = BernsteinFlow(jax.random.key(0), outer, order=4, width=4, noise=noise)
+    rng = np.random.default_rng(0)
+
+    def move(path, leaf):
+        fixed = "start_" in jax.tree_util.keystr(path)
+        return leaf if fixed else leaf + amount * rng.normal(size=leaf.shape)
+
+    return jax.tree_util.tree_map_with_path(move, flow)
+
+
+def flat(gradient, num):
+    """Put the gradients of `num` draws side by side: (num, parameters)."""
+    leaves = jax.tree.leaves(eqx.filter(gradient, eqx.is_array))
+    return np.concatenate([np.asarray(leaf).reshape(num, -1) for leaf in leaves], axis=1)
+
+
+@eqx.filter_jit
+def path_gradients(flow, target, noise, power):
+    """Return the path gradient of every draw by itself."""
+
+    def one(z, log_ratio):
+        return path_gradient(flow, target, Noise(z[None], log_ratio[None]), power).gradient
+
+    return jax.vmap(one)(*noise)
+
+
+@eqx.filter_jit
+def pathwise_gradients(flow, target, z):
+    return jax.vmap(lambda z: pathwise_gradient(flow, target, z[None]).gradient)(z)
+
+
+def standard_error(values):
+    return values.std(0) / np.sqrt(len(values))
+
+
+@pytest.mark.parametrize("stratified", [False, True])
+def test_path_and_pathwise_gradients_have_the_same_expectation(stratified):
+    flow, target, num = make_flow(), make_target(banana, 2), 20_000
+    z = flow.sample_base(jax.random.key(1), num)
+    noise = Noise(z, jnp.zeros(num))
+    if stratified:
+        # One particle at a time, so that draws are independent and standard errors mean what they say.
+        noise = jax.vmap(lambda key: stratified_noise(flow, key, 1))(jax.random.split(jax.random.key(2), num))
+        noise = Noise(noise.z[:, 0], noise.log_ratio[:, 0])
+    path = flat(path_gradients(flow, target, noise, jnp.asarray(0.0)), num)
+    pathwise = flat(pathwise_gradients(flow, target, z), num)
+    independent = np.hypot(standard_error(path), standard_error(pathwise))
+    error = independent if stratified else standard_error(path - pathwise)
+    assert np.mean(np.abs(pathwise.mean(0)) > 10 * standard_error(pathwise)) > 0.2, (
+        "the test must have something to see"
+    )
+    assert np.all(np.abs(path.mean(0) - pathwise.mean(0)) <= NUM_SE * error + 1e-12)
+
+
+def test_power_one_is_the_gradient_of_the_forward_kl():
+    # KL(p || q) of normals: log(s_q / s_p) + (s_p^2 + (m_p - m_q)^2) / (2 s_q^2) - 1/2.
+    mean_p, sd_p, mean_q, sd_q = 0.3, 0.9, 0.1, 1.05
+
+    def log_p(x):
+        return -0.5 * ((x[0] - mean_p) / sd_p) ** 2 - jnp.log(sd_p * jnp.sqrt(2 * jnp.pi))
+
+    flow = LocationScale(DiagonalAffine(jnp.zeros(1), jnp.ones(1)))
+    flow = eqx.tree_at(
+        lambda f: (f.outer.shift, f.outer.log_diagonal),
+        flow,
+        (jnp.array([mean_q]), jnp.log(jnp.array([sd_q]))),
+    )
+    # Quantiles instead of draws: no Monte Carlo error.
+    num = 100_001
+    z = jnp.asarray(ndtri((np.arange(num) + 0.5) / num))[:, None]
+    estimate = path_gradient(flow, make_target(log_p, 1), Noise(z, jnp.zeros(num)), jnp.asarray(1.0))
+    found = np.array([estimate.gradient.outer.shift[0], estimate.gradient.outer.log_diagonal[0]])
+    exact = np.array([-(mean_p - mean_q) / sd_q**2, 1 - (sd_p**2 + (mean_p - mean_q) ** 2) / sd_q**2])
+    # The weights are in units of a typical one, which is a common factor near 1.
+    unit = (found @ exact) / (found @ found)
+    assert 0.7 < unit < 1.4
+    np.testing.assert_allclose(unit * found, exact, rtol=1e-3)
+    np.testing.assert_array_equal(estimate.gradient.outer.start_loc, 0.0)
+
+
+@pytest.mark.parametrize("power", [0.0, 1.0])
+def test_path_gradient_vanishes_for_every_draw_at_the_posterior(power):
+    tril = jnp.array([[1.0, 0.0, 0.0], [0.5, 2.0, 0.0], [-1.0, 0.3, 0.1]])
+    loc = jnp.array([1.0, -2.0, 3.0])
+    target = make_target(lambda x: -0.5 * jnp.sum(jnp.linalg.solve(tril, x - loc) ** 2), 3)
+    flow = BernsteinFlow(jax.random.key(0), TriangularAffine(loc, tril), order=5, width=4)
+    noise = stratified_noise(flow, jax.random.key(1), 50)
+    gradients = flat(path_gradients(flow, target, noise, jnp.asarray(power)), 50)
+    np.testing.assert_allclose(gradients, 0.0, atol=1e-9)
+    # The pathwise estimator is noisy even there.
+    assert np.abs(flat(pathwise_gradients(flow, target, noise.z), 50)).max() > 0.1
+
+
+def test_log_weights_are_those_of_the_draws():
+    flow, target = make_flow(), make_target(banana, 2)
+    z = antithetic_noise(flow, jax.random.key(1), 7)
+    assert z.shape == (7, 2)
+    np.testing.assert_array_equal(z[:3], -z[4:])
+    x, log_det = jax.vmap(flow.transform_and_log_det)(z)
+    expected = jax.vmap(target.log_density)(x) - jax.vmap(flow.base_log_prob)(z) + log_det
+    for estimate in (
+        pathwise_gradient(flow, target, z),
+        path_gradient(flow, target, Noise(z, jnp.zeros(7)), jnp.asarray(0.0)),
+    ):
+        np.testing.assert_allclose(estimate.log_weights, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("noise", "variance", "fourth"), [("normal", 1.0, 3.0), ("logistic", np.pi**2 / 3, 7 * np.pi**4 / 15)]
+)
+def test_stratified_noise_has_the_moments_of_the_base(noise, variance, fourth):
+    num = 200_000
+    flow = make_flow(3, noise)
+    drawn = stratified_noise(flow, jax.random.key(3), num)
+    z, ratio = np.asarray(drawn.z), np.exp(drawn.log_ratio)
+    assert ratio.max() <= 2.0 + 1e-12
+    moments = {
+        "one": (np.ones((num, 1)), 1.0),
+        "mean": (z, 0.0),
+        "variance": (z**2, variance),
+        "fourth": (z**4, fourth),
+        "products": (z * np.roll(z, 1, axis=1), 0.0),
+    }
+    for name, (values, expected) in moments.items():
+        weighted = ratio[:, None] * values
+        # Mirrored pairs depend on each other: their even moments vary twice as much.
+        error = np.sqrt(2) * standard_error(weighted)
+        assert np.all(np.abs(weighted.mean(0) - expected) < NUM_SE * error), name
+    assert np.abs(z).max() > np.abs(np.asarray(flow.sample_base(jax.random.key(3), num))).max()
+
+
+@pytest.mark.parametrize("zero_where", [lambda x: x[0] > 0, lambda x: x[0] > -jnp.inf], ids=["half", "everywhere"])
+@pytest.mark.parametrize("power", [0.0, 1.0])
+def test_zero_densities_leave_the_gradient_finite(zero_where, power):
+    target = make_target(lambda x: jnp.where(zero_where(x), -jnp.inf, banana(x)), 2)
+    flow = make_flow()
+    noise = stratified_noise(flow, jax.random.key(1), 32)
+    for estimate in (
+        pathwise_gradient(flow, target, noise.z),
+        path_gradient(flow, target, noise, jnp.asarray(power)),
+    ):
+        assert np.isneginf(estimate.log_weights).any()
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(estimate.gradient))
+
+
+def test_draws_with_a_broken_gradient_are_left_out_of_the_path_gradient():
+    @jax.custom_jvp
+    def broken(u):
+        return u
+
+    broken.defjvp(lambda primals, tangents: (primals[0], tangents[0] * jnp.where(primals[0] > 0, jnp.nan, 1.0)))
+    target = make_target(lambda x: banana(jnp.stack([broken(x[0]), x[1]])), 2)
+    flow = make_flow()
+    noise = Noise(antithetic_noise(flow, jax.random.key(1), 32), jnp.zeros(32))
+    gradient = path_gradient(flow, target, noise, jnp.asarray(0.0)).gradient
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
+    x = jax.vmap(flow.transform_and_log_det)(noise.z)[0]
+    kept = Noise(noise.z[x[:, 0] <= 0], noise.log_ratio[x[:, 0] <= 0])
+    expected = path_gradient(flow, make_target(banana, 2), kept, jnp.asarray(0.0)).gradient
+    for found, exact in zip(jax.tree.leaves(gradient), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(found, exact, atol=1e-10)
