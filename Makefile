@@ -1,8 +1,12 @@
 # `make demo` and `make test` work in a fresh clone; each needs only Python 3.11 or newer.
-# Another Python needs another environment: make test PYTHON=python3.12 VENV=.venv312
+# Another interpreter gets an environment of its own: make test PYTHON=python3.12 uses .venv-3.12
 
 PYTHON ?= python3
+ifeq ($(PYTHON),python3)
 VENV ?= .venv
+else
+VENV ?= .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+endif
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev

@@ -37,6 +37,8 @@ def run(method, benchmark, key, quick=False):
         "settings": chosen,
         "num_draws": num_draws,
     }
+    # Every run pays for its own compilation, whatever was measured before it.
+    jax.clear_caches()
     measure = _numpyro if method in numpyro_guides.GUIDES else _bernflow
     try:
         return {**record, "status": "ok", **measure(method, benchmark, key, num_draws, chosen)}

@@ -1,7 +1,8 @@
 """Posteriors known in closed form: the fit must be exact to a thousandth of a nat, and its draws must show it.
 
-Means and standard deviations are compared within 4 Monte Carlo standard errors (plus the bias that a KL of 0.001
-allows): 6e-5 false alarms per comparison, 4e-4 for the file.
+Means, standard deviations and the evidence are compared within 4 Monte Carlo standard errors and a small allowance for
+the error of the fit (6e-5 false alarms each), the ELBO within 3 on one side (1.3e-3): 0.5 % for a new key, none for the
+fixed one.
 """
 
 from dataclasses import dataclass
@@ -87,8 +88,7 @@ def test_mean_and_sd(fitted):
     case, post = fitted
     theta = post.draws(NUM)["theta"]
     sd = case.exact.std()
-    # Bias of the mean at a KL of 0.001: sqrt(2 KL) sd at most, by Pinsker-like bounds; a tenth of it in practice.
-    bias = 0.1 * np.sqrt(2 * MAX_KL) * sd
+    bias = 0.005 * sd  # allowance for the error of the fit, less than one standard error
     assert theta.mean() == pytest.approx(case.exact.mean(), abs=4 * sd / np.sqrt(NUM) + bias)
     kurtosis = float(case.exact.stats(moments="k")) + 3
     assert theta.std() == pytest.approx(sd, abs=4 * sd * np.sqrt((kurtosis - 1) / (4 * NUM)) + bias)
@@ -96,7 +96,7 @@ def test_mean_and_sd(fitted):
 
 def test_density_on_the_scale_of_the_parameter(fitted):
     case, post = fitted
-    grid = case.exact.ppf(np.linspace(1e-7, 1 - 1e-7, 2001))
+    grid = np.linspace(*case.exact.ppf([1e-9, 1 - 1e-9]), 2001)
     density = np.exp(post.log_prob({"theta": grid}))
     assert trapezoid(density, grid) == pytest.approx(1.0, abs=2e-3)
     bulk = case.exact.ppf(np.linspace(0.05, 0.95, 91))

@@ -6,14 +6,21 @@ import pytest
 from scipy.special import ndtri
 
 import bernflow as bf
+from bernflow import objectives
 from bernflow.flows.affine import DiagonalAffine, TriangularAffine
 from bernflow.flows.autoregressive import BernsteinFlow
 from bernflow.flows.gaussian import LocationScale
-from bernflow.objectives import Noise, antithetic_noise, path_gradient, pathwise_gradient, stratified_noise
+from bernflow.objectives import Noise
 from bernflow.target import Target
 
 # Means are compared within this many standard errors: of 100 numbers, one in 10^4 tests is off by chance.
 NUM_SE = 5.0
+
+# Compiled as a whole: faster than operation by operation.
+path_gradient = eqx.filter_jit(objectives.path_gradient)
+pathwise_gradient = eqx.filter_jit(objectives.pathwise_gradient)
+stratified_noise = eqx.filter_jit(objectives.stratified_noise)
+antithetic_noise = eqx.filter_jit(objectives.antithetic_noise)
 
 
 @pytest.fixture(autouse=True)
@@ -62,6 +69,11 @@ def path_gradients(flow, target, noise, power):
 @eqx.filter_jit
 def pathwise_gradients(flow, target, z):
     return jax.vmap(lambda z: pathwise_gradient(flow, target, z[None]).gradient)(z)
+
+
+@eqx.filter_jit
+def transform(flow, z):
+    return jax.vmap(flow.transform_and_log_det)(z)
 
 
 def standard_error(values):
@@ -131,7 +143,7 @@ def test_log_weights_are_those_of_the_draws():
     z = antithetic_noise(flow, jax.random.key(1), 7)
     assert z.shape == (7, 2)
     np.testing.assert_array_equal(z[:3], -z[4:])
-    x, log_det = jax.vmap(flow.transform_and_log_det)(z)
+    x, log_det = transform(flow, z)
     expected = jax.vmap(target.log_density)(x) - jax.vmap(flow.base_log_prob)(z) + log_det
     for estimate in (
         pathwise_gradient(flow, target, z),
@@ -189,7 +201,7 @@ def test_draws_with_a_broken_gradient_are_left_out_of_the_path_gradient():
     noise = Noise(antithetic_noise(flow, jax.random.key(1), 32), jnp.zeros(32))
     gradient = path_gradient(flow, target, noise, jnp.asarray(0.0)).gradient
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
-    x = jax.vmap(flow.transform_and_log_det)(noise.z)[0]
+    x, _ = transform(flow, noise.z)
     kept = Noise(noise.z[x[:, 0] <= 0], noise.log_ratio[x[:, 0] <= 0])
     expected = path_gradient(flow, make_target(banana, 2), kept, jnp.asarray(0.0)).gradient
     for found, exact in zip(jax.tree.leaves(gradient), jax.tree.leaves(expected), strict=True):

@@ -8,9 +8,10 @@ so an ESS fraction of 0.96 keeps every mean within 0.2 sd of the posterior's. Th
 estimate of chi^2, which k-hat tells: above 0.5 the variance of the weights is infinite, and a tail may hide
 what no draw has seen.
 
-* good: k-hat <= 0.5 and ESS fraction >= 0.96 by two standard errors; or ESS fraction >= 0.999 and no weight
-  more than 25 % above the mean, so that the tail is too small to matter whatever its shape. At least 1,000
-  draws.
+* good: k-hat <= 0.5 and ESS fraction >= 0.96 by two standard errors; or k-hat <= 0.7 and ESS fraction >= 0.999
+  by two standard errors (means within 0.03 sd, and weights that can still be trusted to tell); or ESS fraction
+  >= 0.999 and no weight more than 25 % above the mean, so that the tail is too small to matter whatever its
+  shape. At least 1,000 draws.
 * usable: k-hat <= 0.7 and ESS fraction >= 0.1 (weighted draws are accurate); or k-hat <= 1 and ESS fraction
   >= 0.9 (the bulk is accurate, the far tails are not).
 * poor: everything else, and any log weight that is NaN or +inf.
@@ -161,7 +162,8 @@ def judge(log_weights: ArrayLike, *, missing_mass: float | None = None, num_fail
 def _judge_weights(raw: np.ndarray, khat: float, ess: float, ess_se: float) -> tuple[Verdict, str]:
     """Apply the rule to the weights alone."""
     flat = ess >= CONSTANT_ESS and _largest_ratio(raw) <= CONSTANT_RATIO
-    if flat or (khat <= GOOD_KHAT and ess - 2 * ess_se >= GOOD_ESS):
+    even = khat <= USABLE_KHAT and ess - 2 * ess_se >= CONSTANT_ESS
+    if flat or even or (khat <= GOOD_KHAT and ess - 2 * ess_se >= GOOD_ESS):
         if raw.size < MIN_DRAWS_GOOD:
             return (
                 "usable",

@@ -12,12 +12,14 @@ from bernflow.precision import resolve_precision
 
 # Above this the exact score costs more than the noise that it saves.
 MAX_DIM_SCORE = 64
+# Units per hidden layer of the conditioner.
+HIDDEN_WIDTH = 32
 LEARNING_RATE = 1e-2
 PAPER_LEARNING_RATE = 1e-3
 
-# Adam's epsilon is raised to the scale below which a gradient is noise: in whitened units it is of order one, and a
-# coefficient far in the tails must not be driven about by the few draws that reach it.
-ADAM = optax.chain(optax.clip_by_global_norm(10.0), optax.scale_by_adam(eps=1e-8), optax.scale(-1.0))
+# One instance for all fits: optax's functions are compared by identity, and a new one would compile again. In
+# whitened units gradients are of order one, so that a longer one is an outlier to be cut.
+ADAM = optax.chain(optax.clip_by_global_norm(10.0), optax.scale_by_adam(), optax.scale(-1.0))
 # The paper's optimiser, with the constants of its implementation.
 RMSPROP = optax.chain(optax.scale_by_rms(decay=0.9, eps=1e-7), optax.scale(-1.0))
 
@@ -41,7 +43,7 @@ class Settings:
 
     def spec(self, dim: int) -> Spec:
         """Describe the flow for a posterior of `dim` dimensions."""
-        return Spec(dim=dim, order=self.order, noise=self.base, width=32 if dim <= 64 else 64, variant=self.variant)
+        return Spec(dim=dim, order=self.order, noise=self.base, width=HIDDEN_WIDTH, variant=self.variant)
 
     def describe(self) -> dict[str, Any]:
         """Return the choices as JSON-able values."""

@@ -28,24 +28,23 @@ class TriangularAffine(eqx.Module):
         self.log_diagonal = jnp.zeros(dim)
         self.lower = jnp.zeros((dim, dim))
 
-    def _matrix(self) -> Float[Array, "p p"]:
+    def matrix(self) -> Float[Array, "p p"]:
+        """Return dx/dy = L A, lower triangular."""
+        return self.start_tril @ self._trained()
+
+    def _trained(self) -> Float[Array, "p p"]:
         return jnp.tril(self.lower, -1) + jnp.diag(jnp.exp(self.log_diagonal))
 
     def transform_and_log_det(self, y: Float[Array, " p"]) -> tuple[Float[Array, " p"], Float[Array, ""]]:
         """Map y to x; return log |dx/dy|."""
         tril = stop_gradient(self.start_tril)
-        x = stop_gradient(self.start_loc) + tril @ (self.shift + self._matrix() @ y)
+        x = stop_gradient(self.start_loc) + tril @ (self.shift + self._trained() @ y)
         return x, self.log_det()
 
     def inverse(self, x: Float[Array, " p"]) -> Float[Array, " p"]:
         """Map x to y."""
         whitened = solve_triangular(self.start_tril, x - self.start_loc, lower=True)
-        return solve_triangular(self._matrix(), whitened - self.shift, lower=True)
-
-    def pull_back(self, score: Float[Array, " p"]) -> Float[Array, " p"]:
-        """Turn a gradient with respect to y into one with respect to x: (L A)^-T score."""
-        inner = solve_triangular(self._matrix(), score, lower=True, trans="T")
-        return solve_triangular(self.start_tril, inner, lower=True, trans="T")
+        return solve_triangular(self._trained(), whitened - self.shift, lower=True)
 
     def log_det(self) -> Float[Array, ""]:
         """Return log |dx/dy|."""
@@ -76,9 +75,9 @@ class DiagonalAffine(eqx.Module):
         """Map x to y."""
         return ((x - self.start_loc) / self.start_scale - self.shift) / jnp.exp(self.log_diagonal)
 
-    def pull_back(self, score: Float[Array, " p"]) -> Float[Array, " p"]:
-        """Turn a gradient with respect to y into one with respect to x."""
-        return score / (self.start_scale * jnp.exp(self.log_diagonal))
+    def matrix(self) -> Float[Array, "p p"]:
+        """Return dx/dy, diagonal."""
+        return jnp.diag(self.start_scale * jnp.exp(self.log_diagonal))
 
     def log_det(self) -> Float[Array, ""]:
         """Return log |dx/dy|."""

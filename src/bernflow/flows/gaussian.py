@@ -5,6 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.scipy.linalg import solve_triangular
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Float, Key
 
@@ -48,7 +49,7 @@ class LocationScale(AbstractScoredFlow):
 
     def score(self, z: Float[Array, " p"]) -> Float[Array, " p"]:
         """Evaluate the gradient of log q with respect to x at x = T(z)."""
-        return self.outer.pull_back(jax.grad(self.base_log_prob)(z))
+        return solve_triangular(self.outer.matrix(), jax.grad(self.base_log_prob)(z), lower=True, trans="T")
 
     def recipe(self) -> dict[str, Any]:
         """Describe the structure, so that a saved flow can be rebuilt."""
