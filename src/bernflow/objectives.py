@@ -92,7 +92,8 @@ def path_gradient(flow: AbstractScoredFlow, target: Target, noise: Noise, power:
     log_weights = log_p - (jax.vmap(flow.base_log_prob)(noise.z) - log_det)
     pull = score_p - jax.vmap(flow.score)(noise.z)
     usable = jnp.isfinite(log_weights) & jnp.all(jnp.isfinite(pull), -1)
-    center = _mean_over(usable, log_weights)
+    # The median: neither a draw far outside nor one giant weight moves the scale of all others.
+    center = jnp.sort(jnp.where(usable, log_weights, jnp.inf))[jnp.sum(usable) // 2]
     # Clipped before the power: with power 0 an infinite log weight must not become NaN.
     excess = jnp.clip(jnp.where(usable, log_weights - center, 0.0), -100.0, jnp.log(MAX_WEIGHT))
     weight = jnp.exp(power * excess + noise.log_ratio)

@@ -13,7 +13,7 @@ what no draw has seen.
   >= 0.999 and no weight more than 25 % above the mean, so that the tail is too small to matter whatever its
   shape. At least 1,000 draws.
 * usable: k-hat <= 0.7 and ESS fraction >= 0.1 (weighted draws are accurate); or k-hat <= 1 and ESS fraction
-  >= 0.9 (the bulk is accurate, the far tails are not).
+  >= 0.9, or k-hat <= 1.5 and ESS fraction >= 0.99 (the bulk is accurate, the far tails are not).
 * poor: everything else, and any log weight that is NaN or +inf.
 
 Share of the verdicts of `judge` over 100 samples of 20,000 draws each, p the posterior and q the fit (zero
@@ -53,7 +53,8 @@ VERDICTS: tuple[Verdict, ...] = ("good", "usable", "poor")
 GOOD_KHAT, GOOD_ESS = 0.5, 0.96
 CONSTANT_RATIO, CONSTANT_ESS = 1.25, 0.999
 USABLE_KHAT, USABLE_ESS = 0.7, 0.1
-BULK_KHAT, BULK_ESS = 1.0, 0.9
+# Pairs of the highest k-hat and the least ESS fraction at which the bulk is accurate.
+BULK_LIMITS = ((1.0, 0.9), (1.5, 0.99))
 # Below this the tail of the weights holds too few draws to call anything good.
 MIN_DRAWS_GOOD = 1000
 MISSING_USABLE, MISSING_POOR = 0.01, 0.05
@@ -180,7 +181,7 @@ def _judge_weights(raw: np.ndarray, khat: float, ess: float, ess_se: float) -> t
             "use post.draws(weighted=True), which corrects the remaining error; post.refine() or more steps "
             "may remove it."
         )
-    if khat <= BULK_KHAT and ess >= BULK_ESS:
+    if any(khat <= highest and ess >= least for highest, least in BULK_LIMITS):
         return "usable", (
             "the bulk is accurate but the far tails are not: trust means of bounded quantities and central "
             "intervals, not tail probabilities; post.refine() or a heavier base may mend the tails."

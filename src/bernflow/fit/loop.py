@@ -23,7 +23,8 @@ CYCLES = (1000, 2000, 4000, 8000)
 NUM_EVALUATION_DRAWS = 4096
 # Below this many nats from the posterior, more steps change nothing that a user could see.
 CLOSE_ENOUGH = 5e-4
-ARRIVED_KHAT = 0.3
+# ... provided that the tails are met: clearly so before any covering, usably after it.
+UNCOVERED_KHAT, COVERED_KHAT = 0.3, 0.7
 # Within this many nats half the variance of the log weights estimates the distance.
 NEAR = 0.1
 # A cycle is the last if it gains less than this, or less than twice its Monte Carlo error, and if it leaves more
@@ -195,8 +196,8 @@ def train(
         if step.better:
             trainee, weights = after, log_weights
         assert weights is not None  # the first cycle is always kept
-        # One cycle of covering is due unless the tails are met already; from then on the distance decides.
-        khat_allowed = ARRIVED_KHAT if length == cycles[0] else np.inf
+        # One cycle of covering is due unless the tails are met already.
+        khat_allowed = UNCOVERED_KHAT if length == cycles[0] else COVERED_KHAT
         if steps is None and (not step.worthwhile or _arrived(_best(weights), khat_allowed)):
             break
     return trainee, done

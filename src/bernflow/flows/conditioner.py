@@ -50,7 +50,7 @@ class MaskedNetwork(eqx.Module):
 
 
 class LinearSkip(eqx.Module):
-    """An unsaturated linear term in e_1..e_{j-1} (see `BernsteinFlow`) for the location and the log-scale of dimension j.
+    """An unsaturated linear term in e_1..e_{j-1} for location and log-scale of dimension j (see `BernsteinFlow`).
 
     It makes Neal's funnel and linear-Gaussian hierarchies exact; the tanh network alone saturates and gets their
     tails wrong.
