@@ -7,6 +7,8 @@ VENV ?= .venv
 else
 VENV ?= .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 endif
+# Two workers: compilation, which is most of a test's time, uses one core.
+ARGS ?= -n 2
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
@@ -40,7 +42,7 @@ types: $(INSTALLED_DEV)
 	$(BIN)/mypy
 
 benchmark-accuracy: $(INSTALLED)
-	$(BIN)/python -m benchmarks.accuracy $(ARGS)
+	$(BIN)/python -m benchmarks.accuracy
 
 clean:
 	rm -rf $(VENV) demo dist build .pytest_cache .ruff_cache .mypy_cache .hypothesis .coverage htmlcov

@@ -17,7 +17,7 @@ from jaxtyping import Array, Key
 from bernflow.diagnostics.verdict import judge
 from bernflow.errors import ArgumentError
 from bernflow.fit import modes
-from bernflow.fit.loop import Method, begin, evaluate, train
+from bernflow.fit.loop import Method, begin, evaluate, pick, train
 from bernflow.fit.progress import Recorder
 from bernflow.fit.settings import MAX_DIM_SCORE, Settings, resolve_settings
 from bernflow.fit.start import find_start
@@ -127,7 +127,8 @@ def refine(
     assert posterior.model is not None  # Posterior.refine has made sure
     with use_precision(settings.precision):
         target = Target(posterior.model)
-        flows = _cast(_stack([posterior.distribution]), settings.precision)
+        stacked = jax.tree.map(lambda leaf: leaf[None] if eqx.is_array(leaf) else leaf, posterior.distribution)
+        flows = _cast(stacked, settings.precision)
     return _train(target, settings, flows, as_key(key), progress, began, posterior)
 
 
@@ -154,18 +155,19 @@ def _initial_flows(target: Target, settings: Settings, start_key: Key[Array, ""]
     usable = preflight(target, points)
     # Unusable points are replaced, not dropped: the number of paths is part of the compiled shape.
     points = usable[jnp.arange(num) % len(usable)]
-    spec = settings.spec(target.dim)
-    if settings.family.paper_recipe:
-        chosen = [0] * settings.restarts
-        gaussians = None
+    if settings.family.paper_recipe:  # it knows no start but its own
+        loc, factor = (jnp.stack([leaf] * settings.restarts) for leaf in (points[0], jnp.eye(target.dim)))
     else:
         gaussians = find_start(target, points, path_key)
-        chosen = modes.distinct_starts(gaussians, settings.restarts)
-    flows = []
-    for i, key in zip(chosen, jax.random.split(flow_key, settings.restarts), strict=True):
-        loc, factor = (points[0], jnp.eye(target.dim)) if gaussians is None else (gaussians.loc[i], gaussians.factor[i])
-        flows.append(settings.family.build(key, spec, loc, factor))
-    return _stack(flows)
+        chosen = np.array(modes.distinct_starts(gaussians, settings.restarts))
+        loc, factor = gaussians.loc[chosen], gaussians.factor[chosen]
+    keys = jax.random.split(flow_key, settings.restarts)
+    return _build_flows(settings.family.build, settings.spec(target.dim), keys, loc, factor)
+
+
+@eqx.filter_jit
+def _build_flows(build, spec, keys, loc, factor):
+    return eqx.filter_vmap(lambda key, loc, factor: build(key, spec, loc, factor))(keys, loc, factor)
 
 
 def _num_starts(dim: int) -> int:
@@ -226,27 +228,19 @@ def _choose(
     """Return the best restart's index, what to hand out, and the mass that it misses as far as the others tell."""
     num = jax.tree.leaves(eqx.filter(flows, eqx.is_array))[0].shape[0]
     if num == 1:
-        return 0, _pick(flows, 0), None
-    elbos = np.mean(np.asarray(evaluate(flows, target, key, modes.NUM_DRAWS)), axis=1)
+        return 0, pick(flows, jnp.asarray(0)), None
+    elbos = np.mean(evaluate(flows, target, key, modes.NUM_DRAWS), axis=1)
     best = int(np.nanargmax(np.where(np.isfinite(elbos), elbos, -np.inf)))
     densities = modes.cross_densities(flows, target, key)
     if components > 1:
-        mixture = modes.merge([_pick(flows, i) for i in range(num)], densities, components)
+        mixture = modes.merge([pick(flows, jnp.asarray(i)) for i in range(num)], densities, components)
         return best, mixture, None
-    return best, _pick(flows, best), modes.missing_mass(densities, best)
+    return best, pick(flows, jnp.asarray(best)), modes.missing_mass(densities, best)
 
 
 def _log_weights(distribution: AbstractDistribution, target: Target, key: Key[Array, ""]) -> np.ndarray:
     x, log_q = sampling.sample(distribution, key, NUM_DIAGNOSTIC_DRAWS)
     return sampling.log_density(target.layout, target.model, x) - log_q
-
-
-def _stack(flows: list) -> Any:
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves) if eqx.is_array(leaves[0]) else leaves[0], *flows)
-
-
-def _pick(flows: Any, index: int) -> Any:
-    return jax.tree.map(lambda leaf: leaf[index] if eqx.is_array(leaf) else leaf, flows)
 
 
 def _cast(flows: Any, precision: str) -> Any:

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from bernflow.diagnostics.importance import ess_fraction, psis
 from bernflow.flows.base import AbstractFlow
 from bernflow.objectives import Estimate, antithetic_noise, path_gradient, pathwise_gradient, stratified_noise
+from bernflow.posterior import sampling
 from bernflow.target import Target
 
 CHUNK = 250
@@ -20,11 +21,13 @@ WARM_UP = 50
 # Cosine cycles, each longer than the last: a posterior that is met early stops early, the others go on.
 CYCLES = (1000, 2000, 4000, 8000)
 # Fresh draws behind each decision to go on or to stop.
-NUM_EVALUATION_DRAWS = 4096
+NUM_EVALUATION_DRAWS = 4000
 # Below this many nats from the posterior, more steps change nothing that a user could see.
 CLOSE_ENOUGH = 5e-4
 # ... provided that the tails are met: clearly so before any covering, usably after it.
 UNCOVERED_KHAT, COVERED_KHAT = 0.3, 0.7
+# So near that no tail can matter.
+NEGLIGIBLE = 1e-5
 # Within this many nats half the variance of the log weights estimates the distance.
 NEAR = 0.1
 # A cycle is the last if it gains less than this, or less than twice its Monte Carlo error, and if it leaves more
@@ -33,6 +36,8 @@ WORTHWHILE_GAIN = 5e-4
 WORTHWHILE_SHARE = 0.8
 # Deviations of single log weights count up to this many nats: a few tail draws must not decide.
 MAX_DEVIATION = 1.0
+# A draw outside of the support counts like one of this log weight: fewer of them are better.
+OUTSIDE = -1e6
 # From this share of effective draws on, importance weights can lead the fit into the tails.
 COVERING_ESS = 0.3
 
@@ -135,25 +140,37 @@ def run_chunk(
 
 def _estimate(flow, target, key, num_particles: int, use_score: bool, power) -> tuple[Estimate, tuple[Array, Array]]:
     """Estimate the gradient, and the mean and variance of the log weights under q."""
-    if not use_score:
+    if use_score:
+        noise = stratified_noise(flow, key, num_particles)
+        estimate = path_gradient(flow, target, noise, power)
+        share = jnp.exp(noise.log_ratio)
+    else:
         estimate = pathwise_gradient(flow, target, antithetic_noise(flow, key, num_particles))
-        return estimate, (jnp.mean(estimate.log_weights), jnp.var(estimate.log_weights))
-    noise = stratified_noise(flow, key, num_particles)
-    estimate = path_gradient(flow, target, noise, power)
-    share = jax.nn.softmax(noise.log_ratio)
-    elbo = jnp.sum(share * estimate.log_weights)
-    return estimate, (elbo, jnp.sum(share * (estimate.log_weights - elbo) ** 2))
+        share = jnp.ones(num_particles)
+    usable = jnp.isfinite(estimate.log_weights)
+    share = jnp.where(usable, share, 0.0) / jnp.maximum(jnp.sum(jnp.where(usable, share, 0.0)), 1e-30)
+    log_weights = jnp.where(usable, estimate.log_weights, 0.0)
+    elbo = jnp.sum(share * log_weights)
+    return estimate, (elbo, jnp.sum(share * (log_weights - elbo) ** 2))
 
 
 @eqx.filter_jit
-def evaluate(flows: AbstractFlow, target: Target, key: Key[Array, ""], num: int) -> Float[Array, "r s"]:
-    """Return the log weights of `num` draws of every restart, all made from the same noise."""
+def pick(flows: AbstractFlow, index: Int[Array, ""]) -> AbstractFlow:
+    """Return one of the stacked flows."""
+    return jax.tree.map(lambda leaf: leaf[index] if eqx.is_array(leaf) else leaf, flows)
 
-    def one(flow):
-        x, log_q = flow.sample_and_log_prob(key, num)
-        return jax.vmap(target.log_density)(x) - log_q
 
-    return eqx.filter_vmap(one)(flows)
+def evaluate(flows: AbstractFlow, target: Target, key: Key[Array, ""], num: int) -> Float[np.ndarray, "r s"]:
+    """Return the log weights of `num` draws of every restart, all made from the same noise.
+
+    It goes through the functions that later serve the posterior, so that nothing is compiled for this alone.
+    """
+    num_restarts = jax.tree.leaves(eqx.filter(flows, eqx.is_array))[0].shape[0]
+    rows = []
+    for i in range(num_restarts):
+        x, log_q = sampling.sample(pick(flows, jnp.asarray(i)), key, num)
+        rows.append(sampling.log_density(target.layout, target.model, x) - log_q)
+    return np.stack(rows)
 
 
 def train(
@@ -191,7 +208,8 @@ def train(
             report(done, planned, Trace(*(np.asarray(leaf)[:, : len(chunk)] for leaf in trace)))
         if steps is not None and done == steps and weights is None:
             return after, done
-        log_weights = np.asarray(evaluate(after.flow, target, evaluation_key, NUM_EVALUATION_DRAWS))
+        log_weights = evaluate(after.flow, target, evaluation_key, NUM_EVALUATION_DRAWS)
+        log_weights = np.nan_to_num(log_weights, nan=OUTSIDE, neginf=OUTSIDE, posinf=OUTSIDE)
         step = _compare(weights, log_weights)
         if step.better:
             trainee, weights = after, log_weights
@@ -216,7 +234,7 @@ def _chunks(rates: Float[np.ndarray, " num"]) -> list[np.ndarray]:
 
 def _powers(weights: Float[np.ndarray, "r s"]) -> Float[np.ndarray, " r"]:
     """Choose the divergence of the next cycle for every restart."""
-    return np.array([float(np.isfinite(row).all() and ess_fraction(row) > COVERING_ESS) for row in weights])
+    return np.array([float(ess_fraction(row) > COVERING_ESS) for row in weights])
 
 
 def _best(weights: Float[np.ndarray, "r s"]) -> Float[np.ndarray, " s"]:
@@ -254,7 +272,8 @@ def _compare(before: Float[np.ndarray, "r s"] | None, after: Float[np.ndarray, "
 
 def _arrived(weights: Float[np.ndarray, " s"], khat_allowed: float) -> bool:
     """Tell whether q is so near to the posterior that more steps change nothing visible."""
-    return bool(_distance(weights) < CLOSE_ENOUGH and np.isfinite(weights).all() and psis(weights)[1] < khat_allowed)
+    distance = _distance(weights)
+    return distance < NEGLIGIBLE or (distance < CLOSE_ENOUGH and psis(weights)[1] < khat_allowed)
 
 
 def _distance(weights: Float[np.ndarray, " s"]) -> float:

@@ -8,6 +8,7 @@ from numpyro.distributions import constraints
 from scipy import stats
 
 from bernflow.errors import ArgumentError
+from bernflow.keys import as_key
 from bernflow.models.base import Site
 from bernflow.posterior import sampling
 from bernflow.posterior.supports import support_from_json, support_to_json
@@ -263,7 +264,7 @@ def test_every_support_survives_json_and_log_prob_inverts_draws(make, gaussian, 
     with jax.enable_x64(True):
         layout = Layout((Site("v", shape, again),))
         q = gaussian(np.full(layout.dim, 0.1), np.full(layout.dim, 0.7))
-        x, log_q = sampling.sample(q, jax.random.key(0), 20)
+        x, log_q = sampling.sample(q, as_key(0), 20)
         log_jacobian = np.asarray(jax.vmap(lambda x: layout.constrain(x)[1])(x))
     reference = make()
     post = type(reference)(q, layout, None, reference.diagnostics)
