@@ -34,4 +34,4 @@ def as_key(key: object) -> Key[Array, ""]:
 
 def _convert(data: UInt32[Array, " n"]) -> Key[Array, ""]:
     """Repeat the two words of a default key, as JAX itself does when it seeds this generator."""
-    return jax.random.wrap_key_data(jnp.resize(data, 4), impl=GENERATOR)
+    return jax.random.wrap_key_data(jnp.resize(data, (4,)), impl=GENERATOR)
