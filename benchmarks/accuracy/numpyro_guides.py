@@ -83,6 +83,7 @@ def _check_against_training(log_weights, losses):
     """
     elbo, trained = np.mean(log_weights), -np.mean(losses)
     # The tolerance comes from the losses alone: a wrong evaluation has a huge spread and would excuse
-    # itself by it. One standard deviation of a single loss leaves room for the last moves of the guide.
-    if not abs(elbo - trained) < 0.05 + np.std(losses):
+    # itself by it. Three standard deviations of a single loss leave room for the last moves of a guide that is
+    # still far from the posterior; a wrong order of the parameters is off by hundreds.
+    if not abs(elbo - trained) < 0.05 + 3.0 * np.std(losses):
         raise RuntimeError(f"evaluated ELBO {elbo:.4f} contradicts the ELBO in training {trained:.4f}")

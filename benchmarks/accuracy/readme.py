@@ -27,7 +27,8 @@ def comparison(records):
     ]
     for name, benchmark in BENCHMARKS.items():
         found = {m: _figures([r for r in records if r["target"] == name and r["method"] == m]) for m in COLUMNS}
-        best = min((f for f in found.values() if f), key=lambda f: f["loss"], default=None)
+        measured = [f for f in found.values() if "elbo" in f]
+        best = min(measured, key=lambda f: -f["elbo"], default=None)
         cells = [_cell(found[m], found[m] is best, benchmark.log_evidence is None) for m in COLUMNS]
         lines.append(f"| {benchmark.title} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -36,18 +37,15 @@ def comparison(records):
 def _figures(records):
     done = [r for r in records if r["status"] == "ok"]
     if not done:
-        return None
+        return {"status": records[0]["status"] if records else "not run"}
     median = {k: statistics.median(float(r[k]) for r in done) for k in ("elbo", "khat", "ess_fraction", "seconds")}
-    return {**median, "loss": -median["elbo"], "kl": None if done[0]["kl"] is None else _median_kl(done)}
-
-
-def _median_kl(records):
-    return statistics.median(float(r["kl"]) for r in records)
+    known = done[0]["kl"] is not None
+    return {**median, "kl": statistics.median(float(r["kl"]) for r in done) if known else None}
 
 
 def _cell(figures, best, unknown_evidence):
-    if figures is None:
-        return "refuses 1-D"
+    if "elbo" not in figures:
+        return figures["status"]
     # Below the Monte Carlo error of 50,000 draws a KL is no number to quote.
     kl = figures["kl"]
     value = f"ELBO {figures['elbo']:.2f}" if unknown_evidence else ("< 0.0001" if kl < 1e-4 else f"{kl:.4f}"[:7])
