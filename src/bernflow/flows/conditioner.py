@@ -12,11 +12,15 @@ def hidden_degrees(dim: int, width: int) -> np.ndarray:
     return np.floor(np.arange(width) * (dim - 1) / width).astype(int)
 
 
+def _glorot(key: Key[Array, ""], shape: tuple[int, ...], fans: int) -> Float[Array, "..."]:
+    return jax.random.uniform(key, shape, minval=-1.0, maxval=1.0) * np.sqrt(6.0 / fans)
+
+
 class MaskedNetwork(eqx.Module):
     """Two masked tanh layers and a masked linear read-out of `num_outputs` values per dimension.
 
-    The read-out starts at zero, so that a new network changes nothing. Its hidden layer is public: the exact score of
-    the flow needs d(hidden)/dz (see `BernsteinFlow.score`).
+    The read-out starts at zero, so that a new network changes nothing, or with Keras' defaults as in the paper. The
+    hidden layer is public: the exact score of the flow needs d(hidden)/dz (see `BernsteinFlow.score`).
     """
 
     w1: Float[Array, "h p"]
@@ -25,14 +29,20 @@ class MaskedNetwork(eqx.Module):
     b2: Float[Array, " h"]
     out: Float[Array, "p k h"]
 
-    def __init__(self, key: Key[Array, ""], dim: int, num_outputs: int, width: int):
+    def __init__(self, key: Key[Array, ""], dim: int, num_outputs: int, width: int, glorot: bool = False):
         key1, key2, key3 = jax.random.split(key, 3)
+        self.b2 = jnp.zeros(width)
+        if glorot:
+            self.w1 = _glorot(key1, (width, dim), dim + width)
+            self.w2 = _glorot(key2, (width, width), 2 * width)
+            self.out = _glorot(key3, (dim, num_outputs, width), width + dim * num_outputs)
+            self.b1 = jnp.zeros(width)
+            return
         fan_in = np.maximum(hidden_degrees(dim, width) + 1, 1)[:, None]
         self.w1 = jax.random.normal(key1, (width, dim)) / jnp.sqrt(fan_in)
         self.b1 = 0.3 * jax.random.normal(key3, (width,))
         seen = (hidden_degrees(dim, width)[:, None] >= hidden_degrees(dim, width)[None, :]).sum(1, keepdims=True)
         self.w2 = jax.random.normal(key2, (width, width)) / jnp.sqrt(seen)
-        self.b2 = jnp.zeros(width)
         self.out = jnp.zeros((dim, num_outputs, width))
 
     def hidden(self, z: Float[Array, " p"]) -> Float[Array, " h"]:

@@ -47,7 +47,7 @@ class PaperFlow(AbstractFlow):
         self.beta = jnp.zeros(dim)
         line = inverse_increments(np.full(order, 2.0 * START_RANGE / order))
         self.bias = jnp.tile(jnp.concatenate([jnp.array([-START_RANGE]), jnp.asarray(line)]), (dim, 1))
-        self.network = MaskedNetwork(key, dim, order + 1, HIDDEN_WIDTH) if dim > 1 else None
+        self.network = MaskedNetwork(key, dim, order + 1, HIDDEN_WIDTH, glorot=True) if dim > 1 else None
 
     @property
     def order(self) -> int:
