@@ -185,12 +185,17 @@ def _train(
     earlier: Posterior | None = None,
 ) -> Posterior:
     """Train stacked flows, choose or mix, judge, and wrap up."""
+    use_score = isinstance(flows, AbstractScoredFlow) and target.dim <= MAX_DIM_SCORE
+    rate = settings.learning_rate
+    if rate is not None and not use_score and not settings.family.paper_recipe:
+        # Plain gradients keep their noise at the optimum, and its effect adds up over the dimensions.
+        rate *= min(1.0, MAX_DIM_SCORE / target.dim)
     method = Method(
         optimizer=settings.optimizer,
-        learning_rate=settings.learning_rate,
+        learning_rate=rate,
         constant_rate=settings.family.paper_recipe,
         num_particles=settings.num_particles,
-        use_score=isinstance(flows, AbstractScoredFlow) and target.dim <= MAX_DIM_SCORE,
+        use_score=use_score,
     )
     loop_key, choice_key, judge_key = jax.random.split(key, 3)
     done_before = 0 if earlier is None else int(earlier.settings["steps"])
