@@ -3,7 +3,6 @@
 import math
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 from numpyro.distributions import biject_to, constraints
@@ -141,9 +140,7 @@ class Target(eqx.Module):
 
     def log_density(self, x: Float[Array, " p"]) -> Float[Array, ""]:
         """Evaluate log p(theta(x), data) + log |d theta / d x|; NaN counts as -inf."""
-        theta, log_jacobian = self.layout.constrain(x)
-        value = self.model.log_density(theta) + log_jacobian
-        return jnp.where(jnp.isnan(value), -jnp.inf, value)
+        return log_density(self.layout, self.model, x)
 
 
 def is_scale(support: Constraint | None) -> bool:
@@ -157,6 +154,8 @@ def is_scale(support: Constraint | None) -> bool:
     )
 
 
-def batched_log_density(target: Target, x: Float[Array, "s p"]) -> Float[Array, " s"]:
-    """Evaluate the log density of a batch of points."""
-    return jax.vmap(target.log_density)(x)
+def log_density(layout: Layout, model: AbstractModel, x: Float[Array, " p"]) -> Float[Array, ""]:
+    """Evaluate log p(theta(x), data) + log |d theta / d x|; NaN counts as -inf."""
+    theta, log_jacobian = layout.constrain(x)
+    value = model.log_density(theta) + log_jacobian
+    return jnp.where(jnp.isnan(value), -jnp.inf, value)

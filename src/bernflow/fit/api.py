@@ -17,7 +17,7 @@ from jaxtyping import Array, Key
 from bernflow.diagnostics.verdict import judge
 from bernflow.errors import ArgumentError
 from bernflow.fit import modes
-from bernflow.fit.loop import Method, begin, evaluate, pick, train
+from bernflow.fit.loop import Method, begin, evaluate, num_stacked, pick, train
 from bernflow.fit.progress import Recorder
 from bernflow.fit.settings import MAX_DIM_SCORE, Settings, resolve_settings
 from bernflow.fit.start import find_start
@@ -231,7 +231,7 @@ def _choose(
     flows: AbstractFlow, target: Target, key: Key[Array, ""], components: int
 ) -> tuple[int, AbstractDistribution, float | None]:
     """Return the best restart's index, what to hand out, and the mass that it misses as far as the others tell."""
-    num = jax.tree.leaves(eqx.filter(flows, eqx.is_array))[0].shape[0]
+    num = num_stacked(flows)
     if num == 1:
         return 0, pick(flows, jnp.asarray(0)), None
     elbos = np.mean(evaluate(flows, target, key, modes.NUM_DRAWS), axis=1)

@@ -91,9 +91,13 @@ Report = Callable[[int, int, Trace], None]
 
 def begin(flows: AbstractFlow, optimizer: optax.GradientTransformation) -> Trainee:
     """Give stacked flows a fresh optimiser state."""
-    arrays = eqx.filter(flows, eqx.is_array)
-    num = jax.tree.leaves(arrays)[0].shape[0]
-    return Trainee(flows, jax.vmap(optimizer.init)(arrays), jnp.zeros(num, jnp.int32))
+    state = jax.vmap(optimizer.init)(eqx.filter(flows, eqx.is_array))
+    return Trainee(flows, state, jnp.zeros(num_stacked(flows), jnp.int32))
+
+
+def num_stacked(flows: AbstractFlow) -> int:
+    """Count the stacked flows."""
+    return jax.tree.leaves(eqx.filter(flows, eqx.is_array))[0].shape[0]
 
 
 @eqx.filter_jit
@@ -165,9 +169,8 @@ def evaluate(flows: AbstractFlow, target: Target, key: Key[Array, ""], num: int)
 
     It goes through the functions that later serve the posterior, so that nothing is compiled for this alone.
     """
-    num_restarts = jax.tree.leaves(eqx.filter(flows, eqx.is_array))[0].shape[0]
     rows = []
-    for i in range(num_restarts):
+    for i in range(num_stacked(flows)):
         x, log_q = sampling.sample(pick(flows, jnp.asarray(i)), key, num)
         rows.append(sampling.log_density(target.layout, target.model, x) - log_q)
     return np.stack(rows)

@@ -13,6 +13,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Key
 
+from bernflow.fit.loop import num_stacked
 from bernflow.fit.start import Gaussian
 from bernflow.flows.base import AbstractFlow
 from bernflow.flows.mixture import Mixture
@@ -57,7 +58,7 @@ def _close(difference: np.ndarray, factor: np.ndarray) -> bool:
 @eqx.filter_jit
 def cross_densities(flows: AbstractFlow, target: Target, key: Key[Array, ""]) -> CrossDensities:
     """Evaluate the draws of stacked flows under each of them."""
-    num = jax.tree.leaves(eqx.filter(flows, eqx.is_array))[0].shape[0]
+    num = num_stacked(flows)
     x, own = eqx.filter_vmap(lambda flow, key: flow.sample_and_log_prob(key, NUM_DRAWS))(
         flows, jax.random.split(key, num)
     )

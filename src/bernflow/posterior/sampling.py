@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
+from bernflow import target
 from bernflow.diagnostics.importance import psis
 from bernflow.flows.base import AbstractDistribution
 from bernflow.models.base import AbstractModel, Theta
@@ -41,12 +42,7 @@ def _constrain_block(layout: Layout, model: AbstractModel | None, x: Float[Array
 
 @eqx.filter_jit
 def _log_density_block(layout: Layout, model: AbstractModel, x: Float[Array, "s p"]) -> Float[Array, " s"]:
-    def one(x: Float[Array, " p"]) -> Float[Array, ""]:
-        theta, log_jacobian = layout.constrain(x)
-        value = model.log_density(theta) + log_jacobian
-        return jnp.where(jnp.isnan(value), -jnp.inf, value)
-
-    return jax.vmap(one)(x)
+    return jax.vmap(lambda x: target.log_density(layout, model, x))(x)
 
 
 @eqx.filter_jit
