@@ -8,7 +8,7 @@ else
 VENV ?= .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 endif
 # Two workers: compilation, which is most of a test's time, uses one core.
-ARGS ?= -n 2
+ARGS ?= -n 2 --dist loadgroup
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev

@@ -6,12 +6,12 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 
-from bernflow.cli import demo
+from bernflow.cli import demo, reproduce
 from bernflow.cli.command import Command
 from bernflow.errors import BernflowError
 
 # Every subcommand is one module with one `COMMAND`, listed here.
-COMMANDS: tuple[Command, ...] = (demo.COMMAND,)
+COMMANDS: tuple[Command, ...] = (demo.COMMAND, reproduce.COMMAND)
 
 OK, ERROR, USAGE, INTERRUPTED = 0, 1, 2, 130
 
@@ -54,11 +54,20 @@ def _fail(message: str, code: int = ERROR) -> int:
     return code
 
 
+class _Formatter(argparse.HelpFormatter):
+    """Leaves room for the longest name of a command beside its summary; argparse forgets that they are indented."""
+
+    def __init__(self, prog: str):
+        super().__init__(prog, max_help_position=28)
+        self._action_max_length = max(len(command.name) for command in COMMANDS) + 6
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="bernflow",
         description="Bayesian inference with Bernstein flows: a posterior by optimization, with a verdict on it.",
         epilog="`bernflow COMMAND --help` explains a command.",
+        formatter_class=_Formatter,
     )
     parser.add_argument("--version", action="version", version=f"bernflow {metadata.version('bernflow')}")
     parser.set_defaults(command=None)
@@ -69,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
             help=command.summary,
             description=command.description,
             allow_abbrev=False,
+            formatter_class=_Formatter,
         )
         command.add_arguments(details)
         details.set_defaults(command=command)

@@ -18,6 +18,9 @@ from bernflow.errors import ArgumentError
 CONSTANT_SPREAD = 1e-8
 # Ties in a tail that rises less than this over the median come from single precision.
 TIED_SPREAD = 1e-3
+# In a tail that spans more than this many nats most weights underflow beside the largest, and the generalized Pareto
+# fit sees nothing but zeros. Hill's estimator works on the logs.
+MAX_TAIL_SPREAD = 300.0
 # Fewer draws of positive weight than this leave too few points in the tail for a generalized Pareto fit.
 MIN_DRAWS = 25
 
@@ -31,7 +34,8 @@ def psis(log_weights: ArrayLike) -> tuple[Float[np.ndarray, " s"], float]:
     Returns:
         The smoothed log weights, normalised so that their exponentials sum to one, and k-hat, the shape of
         the tail. k-hat is 0 where the weights are constant to rounding: q is then the posterior and there is
-        no tail to fit. It is inf where fewer than 25 draws have a positive weight.
+        no tail to fit. It is inf where fewer than 25 draws have a positive weight. Where the tail spans hundreds of
+        nats it is Hill's estimate, and nothing is smoothed.
 
     Example:
         >>> _, khat = psis(np.random.default_rng(1).normal(size=4000) * 0.1)
@@ -45,6 +49,9 @@ def psis(log_weights: ArrayLike) -> tuple[Float[np.ndarray, " s"], float]:
         return normalize(raw), np.inf
     if np.ptp(kept) < CONSTANT_SPREAD:
         return normalize(raw), 0.0
+    tail = np.sort(kept)[-_tail_size(kept.size) - 1 :]
+    if tail[-1] - tail[0] > MAX_TAIL_SPREAD:
+        return normalize(raw), float(np.mean(tail[1:] - tail[0]))
     # ArviZ expects the negative log ratio. Its advice on k-hat is replaced by our verdict, so warnings are
     # muted.
     with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -135,6 +142,11 @@ def _relative_second_moment(raw: Float[np.ndarray, " s"]) -> float:
         return np.inf
     weights = np.exp(raw - top)
     return float(np.mean(weights**2) / np.mean(weights) ** 2)
+
+
+def _tail_size(num: int) -> int:
+    """Return the number of draws that the generalized Pareto distribution is fitted to."""
+    return int(np.ceil(min(0.2 * num, 3.0 * np.sqrt(num))))
 
 
 def _spread(values: list[float]) -> float:

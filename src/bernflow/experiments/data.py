@@ -68,6 +68,28 @@ def load_diamonds() -> tuple[FloatArray, FloatArray]:
     return _frozen(x - x.mean(axis=0)), _frozen(y)
 
 
+@functools.cache
+def load_diamonds_reference() -> dict[str, FloatArray]:
+    """Return every fifth of posteriordb's 10,000 reference draws: b (2000, 24), Intercept and sigma (2000,)."""
+    file = resources.files("bernflow.experiments") / "data" / "diamonds_reference.npz"
+    with np.load(io.BytesIO(file.read_bytes()), allow_pickle=False) as stored:
+        return {name: _frozen(stored[name]) for name in stored.files}
+
+
+@functools.cache
+def load_paper_cauchy_kl() -> dict[str, dict[int, FloatArray]]:
+    """Return the paper's own KL of the Cauchy ablation: by transformation (f1, f2, f3) and order, 20 seeds each."""
+    data = _read_json("paper_cauchy_kl")
+    return {f: {int(order): _frozen(kl) for order, kl in data[f].items()} for f in ("f1", "f2", "f3")}
+
+
+@functools.cache
+def load_paper_nn_quantiles() -> dict[str, FloatArray]:
+    """Return the paper's own predictive quantiles of the small network by MCMC: x, mean, q05, q50, q95."""
+    data = _read_json("paper_nn_quantiles")
+    return {name: _frozen(data[name]) for name in ("x", "mean", "q05", "q50", "q95")}
+
+
 def _read_json(name: str) -> dict:
     file = resources.files("bernflow.experiments") / "data" / f"{name}.json"
     return json.loads(file.read_text(encoding="utf-8"))

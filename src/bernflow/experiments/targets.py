@@ -114,9 +114,14 @@ def nn_regression(x: jax.Array, y: jax.Array, sigma: float) -> None:
     bias_output = numpyro.sample("bias_output", unit)
     w_first = numpyro.sample("w_first", unit.expand([3]).to_event(1))
     w_output = numpyro.sample("w_output", unit.expand([3]).to_event(1))
-    hidden = jax.nn.sigmoid(jnp.asarray(x)[:, None] * w_first + bias_first)
     with numpyro.plate("observations", len(y)):
-        numpyro.sample("y", dist.Normal(hidden @ w_output + bias_output, sigma), obs=y)
+        numpyro.sample("y", dist.Normal(nn_mean(x, w_first, bias_first, w_output, bias_output), sigma), obs=y)
+
+
+def nn_mean(x: Any, w_first: Any, bias_first: Any, w_output: Any, bias_output: Any) -> jax.Array:
+    """Evaluate the small network at inputs (n,); weights may carry leading axes, which come first in the result."""
+    hidden = jax.nn.sigmoid(jnp.asarray(x)[:, None] * w_first[..., None, :] + bias_first[..., None, :])
+    return jnp.sum(hidden * w_output[..., None, :], -1) + bias_output[..., None]
 
 
 def funnel() -> None:

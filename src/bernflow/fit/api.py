@@ -22,6 +22,7 @@ from bernflow.fit.progress import Recorder
 from bernflow.fit.settings import MAX_DIM_SCORE, Settings, resolve_settings
 from bernflow.fit.start import find_start
 from bernflow.flows.base import AbstractDistribution, AbstractFlow, AbstractScoredFlow
+from bernflow.flows.external import FlowjaxFlow
 from bernflow.keys import as_key
 from bernflow.models import AbstractModel, as_model
 from bernflow.posterior import Posterior, archive, sampling
@@ -40,7 +41,7 @@ def fit(
     *model_args: Any,
     model_kwargs: dict[str, Any] | None = None,
     key: Any = 0,
-    family: str = "bernstein",
+    family: Any = "bernstein",
     order: int | None = None,
     base: str | None = None,
     steps: int | None = None,
@@ -62,7 +63,10 @@ def fit(
         model_kwargs: keyword arguments of a NumPyro model.
         key: integer seed or `jax.random.key`; the same call gives the same result.
         family: "bernstein" (default), "bernstein-meanfield", "gaussian", "gaussian-fullrank", "student-t", or the
-            paper's own flow "bernstein-paper" with its ablations "bernstein-paper:f2" and "bernstein-paper:f3".
+            paper's own flow "bernstein-paper". Ablations are written after a colon: "bernstein-paper:f2" and ":f3" are
+            the paper's, "bernstein:no-skip" and others leave out one part of the default. With flowjax installed
+            also its flows "planar" and "realnvp", trained as in the paper, and any flowjax distribution or bijection
+            of shape (p,), which is trained on from what it is.
         order: order M of the Bernstein polynomials (default 20; 50 for the paper's family).
         base: base noise, "normal" (default) or "logistic", whose tails are heavier.
         steps: number of training steps; None trains until nothing is gained any more.
@@ -114,7 +118,7 @@ def refine(
         raise ArgumentError("refine() trains one flow on; this posterior is a mixture: call bf.fit with more steps.")
     chosen = posterior.settings
     settings = resolve_settings(
-        family=chosen["family"],
+        family=_family_of(posterior),
         order=None,
         base=None,
         steps=steps,
@@ -130,6 +134,14 @@ def refine(
         stacked = jax.tree.map(lambda leaf: leaf[None] if eqx.is_array(leaf) else leaf, posterior.distribution)
         flows = _cast(stacked, settings.precision)
     return _train(target, settings, flows, as_key(key), progress, began, posterior)
+
+
+def _family_of(posterior: Posterior) -> Any:
+    """Return the family as it was chosen; a flowjax object of the user's own has no name to look it up by."""
+    flow = posterior.distribution
+    if isinstance(flow, FlowjaxFlow) and flow.name is None:
+        return flow.to_flowjax()
+    return posterior.settings["family"]
 
 
 def load(path: str | PathLike, model: Any = None, *model_args: Any, model_kwargs: dict | None = None) -> Posterior:
@@ -149,25 +161,32 @@ def load(path: str | PathLike, model: Any = None, *model_args: Any, model_kwargs
 
 def _initial_flows(target: Target, settings: Settings, start_key: Key[Array, ""], flow_key: Key[Array, ""]):
     """Return one flow per restart, stacked, each at a start of its own."""
+    settings.family.check(target.dim)
     num = max(_num_starts(target.dim), settings.restarts * (4 if settings.restarts > 1 else 1))
     points_key, path_key = jax.random.split(start_key)
     points = starting_points(target, points_key, num)
     usable = preflight(target, points)
     # Unusable points are replaced, not dropped: the number of paths is part of the compiled shape.
     points = usable[jnp.arange(num) % len(usable)]
-    if settings.family.paper_recipe:  # it knows no start but its own
+    if not settings.family.use_start:
         loc, factor = (jnp.stack([leaf] * settings.restarts) for leaf in (points[0], jnp.eye(target.dim)))
     else:
         gaussians = find_start(target, points, path_key)
         chosen = np.array(modes.distinct_starts(gaussians, settings.restarts))
         loc, factor = gaussians.loc[chosen], gaussians.factor[chosen]
     keys = jax.random.split(flow_key, settings.restarts)
-    return _build_flows(settings.family.build, settings.spec(target.dim), keys, loc, factor)
+    make = _build_flows if settings.family.compiled else _build_one_by_one
+    return make(settings.family.build, settings.spec(target.dim), keys, loc, factor)
 
 
 @eqx.filter_jit
 def _build_flows(build, spec, keys, loc, factor):
     return eqx.filter_vmap(lambda key, loc, factor: build(key, spec, loc, factor))(keys, loc, factor)
+
+
+def _build_one_by_one(build, spec, keys, loc, factor):
+    flows = [build(key, spec, *start) for key, *start in zip(keys, loc, factor, strict=True)]
+    return jax.tree.map(lambda first, *others: jnp.stack([first, *others]) if eqx.is_array(first) else first, *flows)
 
 
 def _num_starts(dim: int) -> int:
@@ -185,7 +204,7 @@ def _train(
     earlier: Posterior | None = None,
 ) -> Posterior:
     """Train stacked flows, choose or mix, judge, and wrap up."""
-    use_score = isinstance(flows, AbstractScoredFlow) and target.dim <= MAX_DIM_SCORE
+    use_score = settings.family.use_score and isinstance(flows, AbstractScoredFlow) and target.dim <= MAX_DIM_SCORE
     rate = settings.learning_rate
     if rate is not None and not use_score and not settings.family.paper_recipe:
         # Plain gradients keep their noise at the optimum, and its effect adds up over the dimensions.
@@ -196,6 +215,7 @@ def _train(
         constant_rate=settings.family.paper_recipe,
         num_particles=settings.num_particles,
         use_score=use_score,
+        cover=settings.family.cover,
     )
     loop_key, choice_key, judge_key = jax.random.split(key, 3)
     done_before = 0 if earlier is None else int(earlier.settings["steps"])
@@ -238,8 +258,11 @@ def _choose(
     best = int(np.nanargmax(np.where(np.isfinite(elbos), elbos, -np.inf)))
     densities = modes.cross_densities(flows, target, key)
     if components > 1:
-        mixture = modes.merge([pick(flows, jnp.asarray(i)) for i in range(num)], densities, components)
-        return best, mixture, None
+        parts = modes.choose_parts(densities, components)
+        chosen = jax.tree.map(lambda leaf: leaf[np.array(parts)] if eqx.is_array(leaf) else leaf, flows)
+        # Fresh draws, more of them where there were many flows: the choice is made, the weights are not.
+        densities = modes.cross_densities(chosen, target, jax.random.fold_in(key, 1))
+        return best, modes.merge([pick(flows, jnp.asarray(i)) for i in parts], densities), None
     return best, pick(flows, jnp.asarray(best)), modes.missing_mass(densities, best)
 
 

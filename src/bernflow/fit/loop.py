@@ -66,6 +66,7 @@ class Method(NamedTuple):
         constant_rate: no warm-up and no decay (the paper's recipe).
         num_particles: draws per step.
         use_score: train by path gradients, which need the score of the flow.
+        cover: after the first cycle, minimise the forward KL where the weights allow it.
     """
 
     optimizer: optax.GradientTransformation
@@ -73,6 +74,7 @@ class Method(NamedTuple):
     constant_rate: bool
     num_particles: int
     use_score: bool
+    cover: bool = True
 
     def rates(self, num: int) -> Float[np.ndarray, " num"]:
         """Return the learning rates of one cycle: linear warm-up, then a cosine down to zero."""
@@ -91,7 +93,7 @@ Report = Callable[[int, int, Trace], None]
 
 def begin(flows: AbstractFlow, optimizer: optax.GradientTransformation) -> Trainee:
     """Give stacked flows a fresh optimiser state."""
-    state = jax.vmap(optimizer.init)(eqx.filter(flows, eqx.is_array))
+    state = jax.vmap(optimizer.init)(eqx.filter(flows, eqx.is_inexact_array))
     return Trainee(flows, state, jnp.zeros(num_stacked(flows), jnp.int32))
 
 
@@ -117,13 +119,14 @@ def run_chunk(
     A step whose update is not finite is skipped and counted.
     """
     keys = jax.random.split(key, (powers.shape[0], rates.shape[0]))
-    arrays, static = eqx.partition(trainee.flow, eqx.is_array)
+    # Integers, such as the permutations of a coupling flow, differ between restarts and are not trained.
+    arrays, fixed = eqx.partition(trainee.flow, eqx.is_inexact_array)
 
-    def one_restart(arrays, state, skipped, keys, power):
+    def one_restart(arrays, fixed, state, skipped, keys, power):
         def step(carry, inputs):
             arrays, state, skipped = carry
             key, rate = inputs
-            flow = eqx.combine(arrays, static)
+            flow = eqx.combine(arrays, fixed)
             estimate, log_weights = _estimate(flow, target, key, num_particles, use_score, power)
             updates, new_state = optimizer.update(eqx.filter(estimate.gradient, eqx.is_array), state, arrays)
             finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(updates)]))
@@ -136,10 +139,10 @@ def run_chunk(
 
         return jax.lax.scan(step, (arrays, state, skipped), (keys, rates))
 
-    (arrays, state, skipped), trace = jax.vmap(one_restart)(
-        arrays, trainee.optimizer_state, trainee.num_skipped, keys, powers
+    (arrays, state, skipped), trace = eqx.filter_vmap(one_restart)(
+        arrays, fixed, trainee.optimizer_state, trainee.num_skipped, keys, powers
     )
-    return Trainee(eqx.combine(arrays, static), state, skipped), Trace(*trace)
+    return Trainee(eqx.combine(arrays, fixed), state, skipped), Trace(*trace)
 
 
 def _estimate(flow, target, key, num_particles: int, use_score: bool, power) -> tuple[Estimate, tuple[Array, Array]]:
@@ -193,7 +196,7 @@ def train(
     weights = None
     done = 0
     for length in cycles:
-        powers = np.zeros(num_restarts) if weights is None else _powers(weights)
+        powers = np.zeros(num_restarts) if weights is None or not method.cover else _powers(weights)
         planned = done + length if steps is None else steps
         after = trainee
         for chunk in _chunks(method.rates(length)):
@@ -226,7 +229,7 @@ def train(
 
 def _divide(steps: int, method: Method) -> tuple[int, ...]:
     """Split a given number of steps into a bulk and a covering cycle, where the flow can be trained to cover."""
-    if not method.use_score or steps < 2 * CHUNK:
+    if not (method.use_score and method.cover) or steps < 2 * CHUNK:
         return (steps,)
     return (steps - steps // 2, steps // 2)
 

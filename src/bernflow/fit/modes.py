@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Bool, Float, Key
+from jaxtyping import Array, Float, Key
 
 from bernflow.fit.loop import num_stacked
 from bernflow.fit.start import Gaussian
@@ -23,6 +23,13 @@ NUM_DRAWS = 2000
 # A point is covered if q holds at least this share of the density that it should.
 COVERED = 0.01
 WEIGHT_STEPS = 500
+# Every density at another flow's draw costs an inverse: with many flows the draws become fewer.
+MAX_INVERSES = 128_000
+MIN_DRAWS = 200
+# A mixture takes one more part if its ELBO rises by this many nats: a mode of 1 % of the mass does that.
+PART_GAIN = 0.01
+# Weights that are tried for one more part, as a multiple of the average weight of those that are there.
+TRIAL_ODDS = (0.25, 0.5, 1.0, 2.0)
 
 
 class CrossDensities(NamedTuple):
@@ -59,10 +66,13 @@ def _close(difference: np.ndarray, factor: np.ndarray) -> bool:
 def cross_densities(flows: AbstractFlow, target: Target, key: Key[Array, ""]) -> CrossDensities:
     """Evaluate the draws of stacked flows under each of them."""
     num = num_stacked(flows)
-    x, own = eqx.filter_vmap(lambda flow, key: flow.sample_and_log_prob(key, NUM_DRAWS))(
+    num_draws = max(MIN_DRAWS, min(NUM_DRAWS, MAX_INVERSES // num**2))
+    x, own = eqx.filter_vmap(lambda flow, key: flow.sample_and_log_prob(key, num_draws))(
         flows, jax.random.split(key, num)
     )
     log_q = eqx.filter_vmap(lambda flow: jax.lax.map(flow.log_prob, x))(flows)
+    # Far outside the inverse overflows: no density is there.
+    log_q = jnp.where(jnp.isnan(log_q), -jnp.inf, log_q)
     # A flow's density at its own draws is known exactly, without the inverse.
     log_q = log_q.at[jnp.arange(num), jnp.arange(num)].set(own)
     return CrossDensities(jax.vmap(jax.vmap(target.log_density))(x), log_q)
@@ -82,47 +92,68 @@ def missing_mass(densities: CrossDensities, best: int) -> float:
     return float(np.clip(np.exp(log_missing - log_evidence), 0.0, 1.0))
 
 
-def merge(flows: list[AbstractFlow], densities: CrossDensities, num: int) -> Mixture | AbstractFlow:
-    """Mix at most `num` flows that found different places, with the weights of highest ELBO.
+def choose_parts(densities: CrossDensities, num: int) -> list[int]:
+    """Choose at most `num` flows for a mixture, one after the other, each the one that raises its ELBO most.
 
-    Weighting by evidence alone would count a mode twice that two flows share.
+    A flow that found the same place as a chosen one raises nothing. The evidence is no guide: its estimate can be one
+    giant weight, and two flows that share a mode would count it twice.
     """
-    log_p, log_q = np.asarray(densities.log_p), np.asarray(densities.log_q)
-    own = np.stack([log_q[i, i] for i in range(len(flows))])
-    log_weights = log_p - own
-    evidence = np.logaddexp.reduce(np.where(np.isfinite(log_weights), log_weights, -np.inf), axis=1)
-    kept: list[int] = []
-    for i in np.argsort(-evidence):
-        if len(kept) < num and not any(_same(log_q, own, i, j) for j in kept):
-            kept.append(int(i))
-    if len(kept) == 1:
-        return flows[kept[0]]
-    weights = _best_weights(jnp.asarray(log_p[kept]), jnp.asarray(log_q[np.ix_(kept, kept)]))
-    return Mixture(tuple(flows[i] for i in kept), weights)
+    log_p, log_q = _replaced(np.asarray(densities.log_p)), np.asarray(densities.log_q)
+    usable = [i for i in range(len(log_q)) if np.isfinite(log_q[i, i]).all()]
+    elbos = {i: float(np.mean(log_p[i] - log_q[i, i])) for i in usable}
+    kept = [max(usable, key=lambda i: elbos[i])] if usable else [0]
+    log_weights, reached = np.zeros(1), elbos.get(kept[0], -np.inf)
+    while len(kept) < num:
+        trials = [
+            (_mixture_elbo(log_p, log_q, [*kept, i], weights), i, weights)
+            for i in usable
+            if i not in kept
+            for weights in _trial_weights(log_weights, elbos[i] - reached)
+        ]
+        elbo, added, weights = max(trials, key=lambda trial: trial[0], default=(-np.inf, -1, log_weights))
+        if not elbo > reached + PART_GAIN:
+            break
+        reached, log_weights = elbo, weights
+        kept.append(added)
+    return kept
 
 
-def _same(log_q: np.ndarray, own: np.ndarray, i: int, j: int) -> bool:
-    """Tell whether two flows cover most of each other's draws."""
+def merge(flows: list[AbstractFlow], densities: CrossDensities) -> Mixture | AbstractFlow:
+    """Mix flows with the weights of highest ELBO."""
+    if len(flows) == 1:
+        return flows[0]
+    log_p = _replaced(np.asarray(densities.log_p))
+    return Mixture(tuple(flows), _best_weights(jnp.asarray(log_p), jnp.asarray(densities.log_q)))
 
-    def covers(a: int, b: int) -> bool:
-        inside: Bool[np.ndarray, " s"] = log_q[a, b] > own[b] + np.log(COVERED)
-        return bool(np.mean(inside) > 0.5)
 
-    return covers(i, j) and covers(j, i)
+def _replaced(log_p: np.ndarray) -> np.ndarray:
+    """Let draws outside of the support count like the worst one inside."""
+    finite = np.isfinite(log_p)
+    return np.where(finite, log_p, np.min(log_p, where=finite, initial=np.inf)) if finite.any() else log_p
+
+
+def _trial_weights(log_weights: np.ndarray, advantage: float) -> list[np.ndarray]:
+    """Propose log weights with one more part: the best one if nothing overlaps, and some of the usual size."""
+    odds = np.append(np.log(TRIAL_ODDS) - np.log(len(log_weights)), advantage)
+    return [np.append(log_weights - np.logaddexp(0.0, a), -np.logaddexp(0.0, -a)) for a in odds]
+
+
+def _mixture_elbo(log_p: np.ndarray, log_q: np.ndarray, parts: list[int], log_weights: np.ndarray) -> float:
+    log_mixture = np.logaddexp.reduce(log_weights[:, None, None] + log_q[np.ix_(parts, parts)], axis=0)
+    return float(np.sum(np.exp(log_weights) * np.mean(log_p[parts] - log_mixture, -1)))
 
 
 @eqx.filter_jit
 def _best_weights(log_p: Float[Array, "k s"], log_q: Float[Array, "k k s"]) -> Float[Array, " k"]:
     """Maximise the mixture's ELBO over its log weights, at fixed draws of every component."""
-    safe_log_p = jnp.where(jnp.isfinite(log_p), log_p, jnp.min(jnp.where(jnp.isfinite(log_p), log_p, jnp.inf)))
 
     def loss(logits):
         log_weights = jax.nn.log_softmax(logits)
         log_mixture = jax.nn.logsumexp(log_weights[:, None, None] + log_q, axis=0)
-        return -jnp.sum(jnp.exp(log_weights) * jnp.mean(safe_log_p - log_mixture, -1))
+        return -jnp.sum(jnp.exp(log_weights) * jnp.mean(log_p - log_mixture, -1))
 
     optimizer = optax.adam(0.05)
-    logits = jnp.mean(safe_log_p - jnp.diagonal(log_q, axis1=0, axis2=1).T, -1)
+    logits = jnp.mean(log_p - jnp.diagonal(log_q, axis1=0, axis2=1).T, -1)
     logits -= jnp.max(logits)
 
     def step(carry, _):

@@ -5,9 +5,12 @@ from tqdm.auto import tqdm
 
 from bernflow.fit.loop import Trace
 
+# The record has one row per so many steps.
+STEPS_PER_ROW = 25
+
 
 class Recorder:
-    """Hears of every chunk: keeps its ELBO with its Monte Carlo error, and moves a bar where one is wanted."""
+    """Hears of every chunk: keeps the ELBO with its Monte Carlo error, and moves a bar where one is wanted."""
 
     def __init__(self, progress: bool, num_particles: int, first_step: int = 0):
         self._bar = tqdm(desc="bernflow", unit="step", disable=not progress, dynamic_ncols=True)
@@ -17,9 +20,12 @@ class Recorder:
 
     def __call__(self, done: int, planned: int, trace: Trace) -> None:
         """Record one chunk."""
-        num_draws = trace.elbo.shape[1] * self._num_particles
-        elbo = np.mean(trace.elbo, 1)
-        self._rows.append((self._first_step + done, elbo, np.sqrt(np.mean(trace.variance, 1) / num_draws)))
+        num = trace.elbo.shape[1]
+        for start in range(0, num, STEPS_PER_ROW):
+            stop = min(start + STEPS_PER_ROW, num)
+            elbo, variance = (np.mean(values[:, start:stop], 1) for values in trace)
+            error = np.sqrt(variance / ((stop - start) * self._num_particles))
+            self._rows.append((self._first_step + done - num + stop, elbo, error))
         self._bar.total = planned
         self._bar.update(done - self._bar.n)
         self._bar.set_postfix_str(f"ELBO {np.max(elbo):.3f}")

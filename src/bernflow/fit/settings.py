@@ -6,6 +6,7 @@ from typing import Any
 import optax
 
 from bernflow.errors import ArgumentError
+from bernflow.flows.external import given_name, is_flowjax
 from bernflow.flows.families import Family, Spec, get_family
 from bernflow.flows.noise import NOISES
 from bernflow.precision import resolve_precision
@@ -57,6 +58,7 @@ def resolve_settings(
 ) -> Settings:
     """Check what was given and fill in what was not."""
     kind, variant = get_family(family)
+    family = given_name(family) if is_flowjax(family) else str(family)
     if order is not None and kind.default_order is None:
         raise ArgumentError(f"order={order!r}: the family {family!r} has no polynomial; leave order out.")
     if base is not None and not kind.has_tails:
@@ -64,17 +66,22 @@ def resolve_settings(
     if base is not None and base not in NOISES:
         raise ArgumentError(f"base={base!r} is unknown: expected one of {', '.join(NOISES)} or None.")
     components = _count("components", components, 1)
-    default_restarts = 1 if components == 1 else 4 * components
+    restarts = max(_count("restarts", restarts, 1 if components == 1 else 4 * components), components)
+    if restarts > 1 and kind.one_start is not None:
+        raise ArgumentError(
+            f"restarts={restarts}, components={components}: the family {family!r} has one start only, since "
+            f"{kind.one_start}. Leave both out, or choose another family."
+        )
     transformation, learning_rate = _optimizer(optimizer, kind)
     return Settings(
-        family_name=str(family),
+        family_name=family,
         family=kind,
         variant=variant,
         order=_count("order", order, kind.default_order or 1),
         base=base or "normal",
         steps=None if steps is None and not kind.paper_recipe else _count("steps", steps, 100_000),
         num_particles=_count("num_particles", num_particles, 10 if kind.paper_recipe else 32),
-        restarts=max(_count("restarts", restarts, default_restarts), components),
+        restarts=restarts,
         components=components,
         precision=resolve_precision(precision),
         optimizer=transformation,

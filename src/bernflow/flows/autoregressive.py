@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Key
+from scipy.special import logit
 
 from bernflow.flows.affine import DiagonalAffine, TriangularAffine
 from bernflow.flows.base import AbstractScoredFlow
@@ -17,6 +18,8 @@ from bernflow.flows.noise import NOISES
 
 # The conditioner gives dimension j a shift, a log-scale and the M increments of its polynomial.
 SHIFT, LOG_SCALE, FIRST_INCREMENT = 0, 1, 2
+# A logistic variate of this inverse scale is nearly standard normal.
+LOGIT_PER_PROBIT = 1.6
 
 
 class BernsteinFlow(AbstractScoredFlow):
@@ -29,6 +32,9 @@ class BernsteinFlow(AbstractScoredFlow):
     the neck of a funnel an error of the network shrinks with the neck. And the linear terms see e, not z, so that a
     log-scale linear in a parameter is exact whatever the marginal shape of that parameter. Without network and skip
     every dimension stands alone (mean field). A new flow is the outer map applied to standard normal noise.
+
+    With bounded=True a sigmoid maps the noise into [0, 1], as in the paper, and the support ends with the outermost
+    coefficients: it is there to show what the linear tails are worth.
     """
 
     inner_log_scale: Float[Array, " p"]
@@ -38,6 +44,7 @@ class BernsteinFlow(AbstractScoredFlow):
     skip: LinearSkip | None
     outer: TriangularAffine | DiagonalAffine
     noise: str = eqx.field(static=True)
+    bounded: bool = eqx.field(static=True)
     dim: int = eqx.field(static=True)
 
     def __init__(
@@ -50,14 +57,16 @@ class BernsteinFlow(AbstractScoredFlow):
         noise: str = "normal",
         conditional: bool = True,
         skip: bool = True,
+        bounded: bool = False,
     ):
         dim = outer.start_loc.shape[0]
         self.dim = dim
         self.noise = noise
+        self.bounded = bounded
         self.outer = outer
         self.inner_log_scale = jnp.zeros(dim)
         self.inner_shift = jnp.zeros(dim)
-        start = inverse_increments(np.diff(NOISES[noise].start(order)))
+        start = inverse_increments(np.diff(_bounded_start(order) if bounded else NOISES[noise].start(order)))
         self.bias = jnp.tile(jnp.concatenate([jnp.zeros(FIRST_INCREMENT), jnp.asarray(start)]), (dim, 1))
         conditional = conditional and dim > 1  # one dimension has nothing to condition on
         self.network = MaskedNetwork(key, dim, order + FIRST_INCREMENT, width) if conditional else None
@@ -87,22 +96,21 @@ class BernsteinFlow(AbstractScoredFlow):
     def inverse_and_log_det(self, x: Float[Array, " p"]) -> tuple[Float[Array, " p"], Float[Array, ""]]:
         """Map a parameter vector to its noise, one dimension after the other; return z and log |dz/dx|."""
         y = self.outer.inverse(x)
-        half_width = NOISES[self.noise].half_width
 
         def body(j, state):
-            z, e = state
+            z, e, inside = state
             out = self.bias[j]
             if self.network is not None:
                 out = out + self.network.readout()[j] @ self.network.hidden(z)
             # Entries of e from j on are still zero, so that the linear terms see only the earlier dimensions.
             location, log_scale = self._linear_terms(e, jnp.zeros_like(e))
             e_j = y[j] * jnp.exp(-out[LOG_SCALE] - log_scale[j]) - location[j]
-            v = half_width * (2.0 * invert_centered(increments(out[FIRST_INCREMENT:]), e_j - out[SHIFT]) - 1.0)
-            z_j = (v - self.inner_shift[j]) * jnp.exp(-self.inner_log_scale[j])
-            return z.at[j].set(z_j), e.at[j].set(e_j)
+            t = invert_centered(increments(out[FIRST_INCREMENT:]), e_j - out[SHIFT])
+            z_j = (self._from_unit(t) - self.inner_shift[j]) * jnp.exp(-self.inner_log_scale[j])
+            return z.at[j].set(z_j), e.at[j].set(e_j), inside & ((t > 0.0) & (t < 1.0) | (not self.bounded))
 
-        z, _ = jax.lax.fori_loop(0, self.dim, body, (jnp.zeros_like(y), jnp.zeros_like(y)))
-        return z, -self.transform_and_log_det(z)[1]
+        z, _, inside = jax.lax.fori_loop(0, self.dim, body, (jnp.zeros_like(y), jnp.zeros_like(y), jnp.asarray(True)))
+        return z, jnp.where(inside, -self.transform_and_log_det(z)[1], -jnp.inf)
 
     def score(self, z: Float[Array, " p"]) -> Float[Array, " p"]:
         """Evaluate the gradient of log q with respect to x at x = T(z), exactly and without the inverse.
@@ -124,15 +132,30 @@ class BernsteinFlow(AbstractScoredFlow):
             "noise": self.noise,
             "width": 0 if self.network is None else self.network.b1.shape[0],
             "skip": self.skip is not None,
+            "bounded": self.bounded,
             "outer": "diagonal" if isinstance(self.outer, DiagonalAffine) else "triangular",
         }
 
     def _components(self, out: Float[Array, "p k"], z: Float[Array, " p"]) -> tuple[Array, Array]:
         """Evaluate e_j = s_j + f_j(t_j) and log de_j/dz_j, given what the conditioner says."""
-        half_width = NOISES[self.noise].half_width
-        t = 0.5 + (jnp.exp(self.inner_log_scale) * z + self.inner_shift) / (2.0 * half_width)
+        t, log_dt = self._to_unit(jnp.exp(self.inner_log_scale) * z + self.inner_shift)
         value, slope = centered_polynomial(increments(out[:, FIRST_INCREMENT:]), t)
-        return out[:, SHIFT] + value, jnp.log(slope) + self.inner_log_scale - np.log(2.0 * half_width)
+        return out[:, SHIFT] + value, jnp.log(slope) + self.inner_log_scale + log_dt
+
+    def _to_unit(self, v: Float[Array, " p"]) -> tuple[Array, Array | float]:
+        """Map noise to the interval of the polynomial; return t and log dt/dv."""
+        if not self.bounded:
+            half_width = NOISES[self.noise].half_width
+            return 0.5 + v / (2.0 * half_width), -np.log(2.0 * half_width)
+        u = LOGIT_PER_PROBIT * v
+        return jax.nn.sigmoid(u), np.log(LOGIT_PER_PROBIT) - jax.nn.softplus(u) - jax.nn.softplus(-u)
+
+    def _from_unit(self, t: Float[Array, ""]) -> Float[Array, ""]:
+        """Invert `_to_unit`."""
+        if not self.bounded:
+            return NOISES[self.noise].half_width * (2.0 * t - 1.0)
+        tiny = jnp.finfo(t.dtype).eps
+        return jax.scipy.special.logit(jnp.clip(t, tiny, 1.0 - tiny)) / LOGIT_PER_PROBIT
 
     def _conditioned(self, z: Float[Array, " p"]) -> Float[Array, "p k"]:
         """Return shift, log-scale and raw increments of every dimension."""
@@ -161,3 +184,8 @@ class BernsteinFlow(AbstractScoredFlow):
         if self.network is not None:
             jacobian += location[:, None] * (self.network.readout()[:, LOG_SCALE] @ hidden)
         return jnp.exp(log_scale)[:, None] * jacobian
+
+
+def _bounded_start(order: int) -> np.ndarray:
+    """Return coefficients that make the flow with a sigmoid nearly the identity, as far as it reaches."""
+    return logit((np.arange(order + 1) + 0.5) / (order + 1)) / LOGIT_PER_PROBIT

@@ -74,7 +74,7 @@ def basis_from_logs(log_t: Float[Array, "..."], log_1mt: Float[Array, "..."], de
 def _basis_by_products(t: Float[Array, "..."], degree: int) -> Float[Array, "... n"]:
     """Evaluate the basis by products of t, t^2, t^4, ... chosen by the bits of i: no exponential per element."""
     i = np.arange(degree + 1)
-    out = jnp.asarray(np.exp(log_binomials(degree)), t.dtype)
+    out = jnp.broadcast_to(jnp.asarray(np.exp(log_binomials(degree)), t.dtype), (*t.shape, degree + 1))
     power, complement = t[..., None], 1.0 - t[..., None]
     for bit in range(degree.bit_length()):
         out = out * jnp.where((i >> bit) & 1, power, 1.0) * jnp.where(((degree - i) >> bit) & 1, complement, 1.0)

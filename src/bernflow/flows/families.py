@@ -1,7 +1,8 @@
 """The named families: what each is made of, how it starts, and how a saved one is rebuilt."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from bernflow.errors import ArgumentError, FileFormatError
+from bernflow.flows import external
 from bernflow.flows.affine import DiagonalAffine, TriangularAffine
 from bernflow.flows.autoregressive import BernsteinFlow
 from bernflow.flows.base import AbstractDistribution, AbstractFlow
@@ -50,13 +52,25 @@ class Family:
         build: makes a flow from a key, a spec and the start's location and triangular factor.
         default_order: polynomial order when the user chose none, or None where there is no polynomial.
         has_tails: its support is the whole space and its tails are worth polishing.
-        paper_recipe: trained as in the paper (RMSprop, constant rate, ten particles).
+        paper_recipe: trained as in the paper (RMSprop, constant rate, ten particles, no start but its own).
+        use_start: starts from the mode and the curvature of the target.
+        use_score: trained by path gradients, where the flow knows its score.
+        cover: training ends with the forward KL, which carries the fit into the tails.
+        check: raises for a number of dimensions that the family is not made for.
+        one_start: why it is fitted from one start only, or None where restarts are possible.
+        compiled: it can be built inside of jit.
     """
 
     build: Build
     default_order: int | None
     has_tails: bool = False
     paper_recipe: bool = False
+    use_start: bool = True
+    use_score: bool = True
+    cover: bool = True
+    check: Callable[[int], None] = lambda dim: None
+    one_start: str | None = None
+    compiled: bool = True
 
 
 def _mean_field(loc: Float[Array, " p"], tril: Float[Array, "p p"]) -> DiagonalAffine:
@@ -65,22 +79,59 @@ def _mean_field(loc: Float[Array, " p"], tril: Float[Array, "p p"]) -> DiagonalA
     return DiagonalAffine(loc, 1.0 / jnp.linalg.norm(inverse, axis=0))
 
 
-def _bernstein(key, spec, loc, tril):
-    return BernsteinFlow(key, TriangularAffine(loc, tril), order=spec.order, width=spec.width, noise=spec.noise)
+def _bernstein(key, spec, loc, tril, *, full_rank: bool = True, **structure: bool):
+    outer = TriangularAffine(loc, tril) if full_rank else _mean_field(loc, tril)
+    return BernsteinFlow(key, outer, order=spec.order, width=spec.width, noise=spec.noise, **structure)
 
 
-def _bernstein_mean_field(key, spec, loc, tril):
-    outer = _mean_field(loc, tril)
-    return BernsteinFlow(key, outer, order=spec.order, width=spec.width, noise=spec.noise, conditional=False)
+def _rival(name: str) -> Family:
+    """Return a flow of flowjax, trained as the paper trains its rivals."""
+    return Family(
+        lambda key, spec, loc, tril: external.named_flow(key, name, spec.dim),
+        default_order=None,
+        paper_recipe=True,
+        use_start=False,
+        check=lambda dim: external.check_named(name, dim),
+        one_start="restarts are compared by their densities at each other's draws, and flowjax cannot invert this flow"
+        if name == "planar"
+        else None,
+        compiled=False,
+    )
+
+
+def _paper(key, spec, loc, tril):
+    variant, _, reach = spec.variant.partition("@")
+    start = {"start_range": float(reach)} if reach else {}
+    return PaperFlow(key, spec.dim, order=spec.order, variant=variant, **start)
+
+
+def _is_paper_variant(text: str) -> bool:
+    variant, at, reach = text.partition("@")
+    return variant in VARIANTS and (not at or reach.replace(".", "", 1).isdigit())
+
+
+def _given(source: Any) -> Family:
+    """Return the family of one flowjax object of the user's, which is where training starts."""
+    return Family(
+        lambda key, spec, loc, tril: external.given_flow(source),
+        default_order=None,
+        use_start=False,
+        check=lambda dim: external.check_given(source, dim),
+        one_start="all restarts would begin with the same given flow",
+        compiled=False,
+    )
 
 
 FAMILIES: dict[str, Family] = {
     "bernstein": Family(_bernstein, default_order=20, has_tails=True),
-    "bernstein-meanfield": Family(_bernstein_mean_field, default_order=20, has_tails=True),
+    "bernstein-meanfield": Family(
+        partial(_bernstein, full_rank=False, conditional=False), default_order=20, has_tails=True
+    ),
     "bernstein-paper": Family(
-        lambda key, spec, loc, tril: PaperFlow(key, spec.dim, order=spec.order, variant=spec.variant),
+        _paper,
         default_order=50,
         paper_recipe=True,
+        use_start=False,
     ),
     "gaussian": Family(lambda key, spec, loc, tril: LocationScale(_mean_field(loc, tril)), default_order=None),
     "gaussian-fullrank": Family(
@@ -90,17 +141,37 @@ FAMILIES: dict[str, Family] = {
         lambda key, spec, loc, tril: LocationScale(_mean_field(loc, tril), STUDENT_DEGREES_OF_FREEDOM),
         default_order=None,
     ),
+    **{name: _rival(name) for name in external.NAMES},
+}
+
+_DEFAULT = FAMILIES["bernstein"]
+# The default without one of its parts, to show what that part is worth; path gradients are what covering needs.
+ABLATIONS: dict[str, Family] = {
+    "no-outer": replace(_DEFAULT, build=partial(_bernstein, full_rank=False)),
+    "no-skip": replace(_DEFAULT, build=partial(_bernstein, skip=False)),
+    "no-tails": replace(_DEFAULT, build=partial(_bernstein, bounded=True)),
+    "no-start": replace(_DEFAULT, use_start=False),
+    "no-score": replace(_DEFAULT, use_score=False, cover=False),
+    "no-cover": replace(_DEFAULT, cover=False),
 }
 
 
-def get_family(name: str) -> tuple[Family, str]:
-    """Look a family up; the paper's ablations are written `bernstein-paper:f2` and `bernstein-paper:f3`."""
+def get_family(name: Any) -> tuple[Family, str]:
+    """Look a family up; ablations are written after a colon: `bernstein-paper:f2`, `bernstein:no-skip`.
+
+    The paper does not say where its polynomials start: `bernstein-paper:f1@3` starts them on [-3, 3] instead of
+    [-10, 10]. A distribution or bijection of flowjax is a family of its own.
+    """
+    if external.is_flowjax(name):
+        return _given(name), VARIANTS[0]
     base, _, variant = str(name).partition(":")
-    known = base in FAMILIES and (not variant or (base == "bernstein-paper" and variant in VARIANTS))
+    if base == "bernstein" and variant in ABLATIONS:
+        return ABLATIONS[variant], variant
+    known = base in FAMILIES and (not variant or (base == "bernstein-paper" and _is_paper_variant(variant)))
     if not known:
-        choices = ", ".join([*FAMILIES, "bernstein-paper:f2", "bernstein-paper:f3"])
-        raise ArgumentError(f"family={name!r} is unknown: expected one of {choices}.")
-    return FAMILIES[base], variant or "f1"
+        variants = [*(f"bernstein-paper:{v}" for v in VARIANTS[1:]), *(f"bernstein:{v}" for v in ABLATIONS)]
+        raise ArgumentError(f"family={name!r} is unknown: expected one of {', '.join([*FAMILIES, *variants])}.")
+    return FAMILIES[base], variant or VARIANTS[0]
 
 
 def build(recipe: dict[str, Any]) -> AbstractDistribution:
@@ -111,11 +182,13 @@ def build(recipe: dict[str, Any]) -> AbstractDistribution:
             return Mixture(tuple(build(part) for part in parts), jnp.zeros(len(parts)))
         case {"kind": "bernstein-paper", "dim": dim, "order": order, "variant": variant}:
             return PaperFlow(key, dim, order=order, variant=variant)
+        case {"kind": "flowjax", "name": name, "dim": dim} if name in external.NAMES:
+            return external.named_flow(key, name, dim)
         case {"kind": "location-scale", "degrees_of_freedom": nu}:
             return LocationScale(_skeleton(recipe), nu)
         case {"kind": "bernstein", "order": order, "noise": noise, "width": width, "skip": skip} if noise in NOISES:
             flow = {"order": order, "noise": noise, "width": width, "skip": skip, "conditional": width > 0}
-            return BernsteinFlow(key, _skeleton(recipe), **flow)
+            return BernsteinFlow(key, _skeleton(recipe), bounded=recipe.get("bounded", False), **flow)
     raise FileFormatError(f"The file describes a distribution that this version does not know: {recipe!r}.")
 
 

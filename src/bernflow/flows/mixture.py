@@ -40,7 +40,9 @@ class Mixture(AbstractDistribution):
         return {"kind": "mixture", "components": [part.recipe() for part in self.components]}
 
     def _component_log_probs(self, x):
-        return jnp.stack([part.log_prob(x) for part in self.components])
+        log_probs = jnp.stack([part.log_prob(x) for part in self.components])
+        # Far from a component its inverse overflows: no density of it is there.
+        return jnp.where(jnp.isnan(log_probs), -jnp.inf, log_probs)
 
     def _combine(self, x, own, choice):
         """Evaluate the mixture's log q at its own draws, keeping the exact log q of the component drawn from."""

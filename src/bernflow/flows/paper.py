@@ -20,7 +20,7 @@ from bernflow.flows.conditioner import MaskedNetwork
 VARIANTS = ("f1", "f2", "f3")
 # The appendix's truncated normal.
 LOCATION, SCALE, BOUND = 0.5, 0.15, 1e-4
-# The polynomials start as a straight line over this range.
+# The polynomials start as a straight line from minus this to plus this.
 START_RANGE = 10.0
 HIDDEN_WIDTH = 10
 
@@ -40,13 +40,15 @@ class PaperFlow(AbstractFlow):
     variant: str = eqx.field(static=True)
     dim: int = eqx.field(static=True)
 
-    def __init__(self, key: Key[Array, ""], dim: int, *, order: int, variant: str = "f1"):
+    def __init__(
+        self, key: Key[Array, ""], dim: int, *, order: int, variant: str = "f1", start_range: float = START_RANGE
+    ):
         self.dim = dim
         self.variant = variant
         self.alpha = jnp.full(dim, np.log(np.expm1(1.0)))
         self.beta = jnp.zeros(dim)
-        line = inverse_increments(np.full(order, 2.0 * START_RANGE / order))
-        self.bias = jnp.tile(jnp.concatenate([jnp.array([-START_RANGE]), jnp.asarray(line)]), (dim, 1))
+        line = inverse_increments(np.full(order, 2.0 * start_range / order))
+        self.bias = jnp.tile(jnp.concatenate([jnp.array([-start_range]), jnp.asarray(line)]), (dim, 1))
         self.network = MaskedNetwork(key, dim, order + 1, HIDDEN_WIDTH, glorot=True) if dim > 1 else None
 
     @property

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 import bernflow as bf
-from bernflow.fit.modes import CrossDensities, distinct_starts, merge, missing_mass
+from bernflow.fit.modes import CrossDensities, choose_parts, distinct_starts, merge, missing_mass
 from bernflow.fit.start import Gaussian
 from bernflow.flows.affine import DiagonalAffine
 from bernflow.flows.gaussian import LocationScale
@@ -57,17 +57,47 @@ def test_distinct_starts_come_first():
     assert len(distinct_starts(candidates, 8)) == 8
 
 
-def test_merge_drops_what_was_found_twice():
-    flows = [LocationScale(DiagonalAffine(jnp.array([loc]), jnp.ones(1))) for loc in (0.0, 0.1, DISTANCE)]
-    found = merge(flows, densities_of([0.0, 0.1, DISTANCE], share=0.3), 3)
+def test_a_mixture_drops_what_was_found_twice():
+    found = densities_of([0.0, 0.1, DISTANCE], share=0.3)
+    assert choose_parts(found, 3) == [0, 2]
+    assert choose_parts(found, 1) == [0]
+    assert choose_parts(densities_of([0.0, 0.1]), 2) in ([0], [1])
+
+
+def test_a_mixture_takes_a_light_mode():
+    assert choose_parts(densities_of([0.0, 0.1, DISTANCE], share=0.02), 3) == [0, 2]
+
+
+def test_a_giant_weight_or_a_broken_flow_does_not_lead_the_choice():
+    found = densities_of([0.0, 0.05, DISTANCE], share=0.3)
+    # One draw of a worse flow that by its weight alone would make it the best by evidence.
+    found.log_p[1, 0] += 20.0
+    found.log_p[1, 1:] -= 0.5
+    broken = CrossDensities(
+        np.pad(found.log_p, ((0, 1), (0, 0)), constant_values=np.nan), np.full((4, 4, 4000), np.nan)
+    )
+    broken.log_q[:3, :3], broken.log_q[3, :3], broken.log_q[:3, 3] = found.log_q, -np.inf, -np.inf
+    assert choose_parts(broken, 4) == [0, 2]
+
+
+def test_merged_weights_are_those_of_the_modes():
+    flows = [LocationScale(DiagonalAffine(jnp.array([loc]), jnp.ones(1))) for loc in (0.0, DISTANCE)]
+    found = merge(flows, densities_of([0.0, DISTANCE], share=0.3))
     assert isinstance(found, Mixture)
-    assert len(found.components) == 2
-    weights = {
-        round(float(part.outer.start_loc[0])): weight
-        for part, weight in zip(found.components, np.exp(found.log_weights), strict=True)
-    }
-    assert weights[8] == pytest.approx(0.3, abs=0.01)
-    assert merge(flows[:2], densities_of([0.0, 0.1]), 2) in flows[:2]
+    assert np.exp(found.log_weights) == pytest.approx([0.7, 0.3], abs=0.01)
+    assert merge(flows[:1], densities_of([0.0])) is flows[0]
+
+
+def test_a_draw_without_inverse_under_another_component_has_no_density_there():
+    class Overflowing(LocationScale):
+        def log_prob(self, x):
+            return jnp.full(x.shape[0], jnp.nan)
+
+    sound = LocationScale(DiagonalAffine(jnp.zeros(1), jnp.ones(1)))
+    mixture = Mixture((sound, Overflowing(DiagonalAffine(jnp.zeros(1), jnp.ones(1)))), jnp.zeros(2))
+    x = jnp.array([[0.0], [1.0]])
+    assert mixture.log_prob(x) == pytest.approx(stats.norm.logpdf(np.array([0.0, 1.0])) + np.log(0.5), rel=1e-5)
+    assert np.isfinite(mixture.sample_and_log_prob(jax.random.key(0), 50)[1]).all()
 
 
 def two_modes(share):

@@ -7,7 +7,7 @@ from matplotlib import pyplot as plt
 
 from bernflow.errors import ArgumentError
 from bernflow.plots import plot_convergence, plot_posterior
-from bernflow.plots.marginals import _density
+from bernflow.plots.components import estimate_density
 from bernflow.plots.style import VERDICT_COLORS
 
 
@@ -69,10 +69,10 @@ def test_arguments_are_checked(make):
 
 def test_density_integrates_to_the_share_it_shows():
     values = np.random.default_rng(0).standard_t(2, size=4000)
-    grid, density = _density(values)
+    grid, density = estimate_density(values)
     assert np.trapezoid(density, grid) == pytest.approx(0.995, abs=0.01)
     assert grid.max() < np.quantile(values, 0.999)
-    assert _density(np.ones(10))[1].max() == 1.0
+    assert estimate_density(np.ones(10))[1].max() == 1.0
 
 
 def test_convergence(make):

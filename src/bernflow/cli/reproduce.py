@@ -1,0 +1,76 @@
+"""`bernflow reproduce`: run the paper's experiments and write what they found."""
+
+import argparse
+from pathlib import Path
+
+from bernflow.cli.command import Command
+from bernflow.errors import ArgumentError, BernflowError
+from bernflow.experiments.catalogue import EXPERIMENTS
+from bernflow.experiments.study.index import write_index
+from bernflow.experiments.study.runner import run_experiments
+
+ALL = "all"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("names", nargs="*", metavar="NAME", help="experiments to run, or all; --list names them")
+    parser.add_argument("--list", action="store_true", help="list the experiments and stop")
+    scale = parser.add_mutually_exclusive_group()
+    scale.add_argument("--quick", action="store_true", help="a run of minutes that keeps the message")
+    scale.add_argument("--tiny", action="store_true", help="a run that only shows that everything works")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="folder for the results (default: results, or results-quick, results-tiny)",
+    )
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="number of fits at once (default: 1)")
+    parser.add_argument("--fresh", action="store_true", help="repeat what an earlier run has finished")
+    parser.add_argument("--quiet", action="store_true", help="show no progress bar")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Run the experiments; one that fails does not stop the others."""
+    if options.list:
+        width = max(map(len, EXPERIMENTS))
+        for experiment in EXPERIMENTS.values():
+            print(f"{experiment.name:<{width}}  {experiment.summary}")
+        return
+    chosen = _chosen(options.names)
+    if options.jobs < 1:
+        raise ArgumentError(f"--jobs {options.jobs}: expected a whole number of at least 1.")
+    scale = "quick" if options.quick else "tiny" if options.tiny else "full"
+    out = options.out or Path("results" if scale == "full" else f"results-{scale}")
+    failed = []
+    outcomes = run_experiments(chosen, scale, out, jobs=options.jobs, fresh=options.fresh, progress=not options.quiet)
+    for outcome in outcomes:
+        if outcome.error is None:
+            print(f"{outcome.experiment.name}: {outcome.folder / 'index.html'}", flush=True)
+        else:
+            failed.append(outcome)
+            print(f"{outcome.experiment.name}: {outcome.error}", flush=True)
+    write_index(out, EXPERIMENTS.values())
+    if failed:
+        names = ", ".join(outcome.experiment.name for outcome in failed)
+        raise BernflowError(f"not finished: {names}. What was finished is kept; the same command goes on from there.")
+
+
+def _chosen(names: list[str]):
+    if not names:
+        raise ArgumentError(f"Name an experiment, or all: {', '.join(EXPERIMENTS)}.")
+    unknown = [name for name in names if name not in EXPERIMENTS and name != ALL]
+    if unknown:
+        raise ArgumentError(f"There is no experiment {', '.join(unknown)}: expected all, or {', '.join(EXPERIMENTS)}.")
+    return list(EXPERIMENTS.values()) if ALL in names else [EXPERIMENTS[name] for name in dict.fromkeys(names)]
+
+
+COMMAND = Command(
+    "reproduce",
+    "run the paper's experiments",
+    "Run experiments of the paper and write, for each, a folder with figures, tables, raw numbers and a page that "
+    "puts our figures beside the paper's. The full settings are the paper's and take hours; --quick takes minutes. "
+    "An interrupted run goes on where it stopped.",
+    add_arguments,
+    run,
+)

@@ -1,0 +1,1 @@
+"""How an experiment is run, kept and shown: tasks, their results, tables, figures and pages."""

@@ -1,0 +1,51 @@
+"""The methods that are compared, with their names and settings."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Method:
+    """One way to approximate a posterior.
+
+    Attributes:
+        label: how tables and figures call it.
+        settings: what `bernflow.fit` is told.
+        color: its colour in every figure.
+        described: its sizes and training, for a table.
+    """
+
+    label: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    color: str = "#6B6B6B"
+    described: str = ""
+
+
+TRUTH = "#222222"
+
+METHODS: dict[str, Method] = {
+    "bernflow": Method("bernflow", {}, "#0072B2", "default settings: M = 20, S = 32, until nothing is gained"),
+    "paper": Method(
+        "BF-VI (paper's recipe)",
+        {"family": "bernstein-paper"},
+        "#D55E00",
+        "the paper's flow: M = 50, two hidden layers of 10, RMSprop 0.001",
+    ),
+    "mixture": Method(
+        "bernflow, mixture",
+        {"components": 8, "restarts": 16, "steps": 4000},
+        "#7B3FA0",
+        "mixture of flows: several starts, weights trained",
+    ),
+    "gaussian": Method(
+        "MF-Gaussian-VI", {"family": "gaussian"}, "#009E73", "independent Gaussians, trained to the end"
+    ),
+    "student-t": Method(
+        "MF-Student-t-VI", {"family": "student-t"}, "#CC79A7", "independent Student-t, 5 degrees of freedom"
+    ),
+    "realnvp": Method(
+        "NVP-NF-VI", {"family": "realnvp"}, "#56B4E9", "8 affine coupling layers, width 32, RMSprop 0.001"
+    ),
+    "planar": Method("PL-NF-VI", {"family": "planar"}, "#E69F00", "10 planar layers, RMSprop 0.001"),
+}

@@ -1,0 +1,54 @@
+"""Kept results of tasks: one file of plain arrays each, written whole or not at all."""
+
+import json
+import os
+import uuid
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+
+from bernflow.experiments.study.plan import Result, Task
+
+HEADER = "header"
+
+
+class Store:
+    """A folder with one file per finished task; a result of another version of bernflow does not count."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+
+    def load(self, task: Task) -> Result | None:
+        """Return the kept result, or None where there is none that can be used."""
+        try:
+            with open(self._path(task), "rb") as stream, np.load(stream, allow_pickle=False) as file:
+                header = json.loads(str(file[HEADER]))
+                if header["version"] != metadata.version("bernflow"):
+                    return None
+                arrays = {name: file[name] for name in header["arrays"]}
+        except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile):
+            return None  # never finished or damaged: the task runs again
+        return {**header["values"], **arrays}
+
+    def save(self, task: Task, result: Result) -> None:
+        """Keep a result."""
+        arrays = {name: value for name, value in result.items() if isinstance(value, np.ndarray)}
+        header = {
+            "version": metadata.version("bernflow"),
+            "task": {"function": task.function, "arguments": dict(task.arguments)},
+            "values": {name: value for name, value in result.items() if name not in arrays},
+            "arrays": list(arrays),
+        }
+        self._folder.mkdir(parents=True, exist_ok=True)
+        partial = self._folder / f".{uuid.uuid4().hex}.part"
+        try:
+            with open(partial, "xb") as file:
+                np.savez_compressed(file, allow_pickle=False, **{HEADER: np.array(json.dumps(header)), **arrays})
+            os.replace(partial, self._path(task))
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def _path(self, task: Task) -> Path:
+        return self._folder / f"{task.identity}.npz"

@@ -1,0 +1,270 @@
+"""Pairs of components: clouds of draws with contours below the diagonal, marginal densities on it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+from scipy.ndimage import gaussian_filter
+
+from bernflow.errors import ArgumentError
+from bernflow.plots.components import Panel, components, estimate_density, leftover_note, trusted_draws
+from bernflow.plots.style import FIT, MUTED, REFERENCE, hide_density_axis, house_style, verdict_title
+from bernflow.posterior import Posterior
+from bernflow.posterior.arguments import check_count
+
+MAX_COMPONENTS = 8
+# As many as can still be told apart, for those who choose them by name.
+MAX_CHOSEN = 12
+# The axes end at these quantiles of all draws together.
+PAIR_VIEW = (0.005, 0.995)
+# Highest-density regions whose borders are drawn.
+REGIONS = (0.9, 0.5)
+DASHES = (0, (3, 1.6))
+# Densities and contours need more draws than a cloud can show.
+DRAWS_PER_POINT = 10
+NUM_BINS = 96
+REACH = 4.5
+
+
+def plot_pairs(
+    posterior_or_draws: Posterior | Mapping[str, Any],
+    var_names: Sequence[str] | str | None = None,
+    reference: Mapping[str, Any] | None = None,
+    num: int = 2000,
+    labels: Mapping[str, str] | Sequence[str] | None = None,
+    reference_label: str = "NUTS",
+    label: str = "bernflow",
+    key: Any = 1,
+) -> Figure:
+    r"""Plot all pairs of components, with 50 and 90 % highest-density contours (the paper's figure of pairs).
+
+    Args:
+        posterior_or_draws: a posterior, or draws by name, (num', *shape).
+        var_names: the quantities to plot, or single components like "b[2]", at most 12; the first 8 components of
+            all parameters (without derived quantities) if None.
+        reference: trusted draws by name, (num'', *shape), laid over in the colour of references.
+        num: number of points per cloud. Contours and densities use 10 num draws of a posterior, or all given draws.
+        labels: what to write at the axes: by component, like {"b[2]": r"$\beta_2$"}, or one text per component.
+        reference_label: what the legend calls the reference.
+        label: what the legend calls the fit.
+        key: integer seed or `jax.random.key` of the draws of a posterior.
+
+    Returns:
+        The figure, outside of pyplot's list of open figures: show it in a notebook or call its `savefig`.
+
+    Example:
+        >>> plot_pairs(post, ["mu", "tau", "theta[0]"], reference=nuts.get_samples())  # doctest: +SKIP
+    """
+    check_count(num)
+    if isinstance(posterior_or_draws, Posterior):
+        draws = posterior_or_draws.draws(DRAWS_PER_POINT * num, key)
+        names: Sequence[str] = posterior_or_draws.names
+        heading = verdict_title(posterior_or_draws.diagnostics)
+    else:
+        draws = _checked(posterior_or_draws)
+        names, heading = list(draws), None
+    panels, total = components(draws, var_names or names, MAX_CHOSEN if var_names else MAX_COMPONENTS)
+    if len(panels) < 2:
+        raise ArgumentError(
+            f"plot_pairs: {panels[0].label if panels else 'nothing'} alone makes no pair; expected two components or "
+            "more. For one, use plot_posterior."
+        )
+    trusted = trusted_draws(reference, panels)
+    _check_joint(panels, trusted)
+    texts = _texts(labels, panels)
+    with house_style():
+        # Panels shrink as they get more, the figure ends at the width of a page.
+        width = min(1.15 * len(panels) + 0.9, 7.4)
+        layout = ConstrainedLayoutEngine(w_pad=0.02, h_pad=0.02, wspace=0.02, hspace=0.02)
+        figure = Figure(figsize=(width, width + (0.3 if heading else 0.0)), layout=layout)
+        grid = figure.subplots(len(panels), len(panels), squeeze=False)
+        _fill(grid, panels, trusted, num)
+        _label_edges(grid, texts)
+        _legend(grid, label, reference_label if reference else None)
+        if heading:
+            figure.suptitle(heading[0], x=0.01, ha="left", color=heading[1], fontweight="bold", fontsize=11)
+        if note := leftover_note(len(panels), total):
+            figure.supxlabel(note, x=0.01, ha="left", fontsize=8.5, color=MUTED)
+    return figure
+
+
+def _checked(draws: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Return given draws as arrays with the same number of draws."""
+    if not isinstance(draws, Mapping) or not draws:
+        raise ArgumentError(
+            f"plot_pairs: got a {type(draws).__name__}; expected a Posterior or draws by name, (num, *shape)."
+        )
+    arrays = {name: np.asarray(value) for name, value in draws.items()}
+    for name, value in arrays.items():
+        if value.ndim < 1 or len(value) < 2:
+            raise ArgumentError(f"draws[{name!r}] has shape {value.shape}: expected at least two draws, (num, *shape).")
+        if not np.all(np.isfinite(value)):
+            raise ArgumentError(f"draws[{name!r}] has values that are not finite: leave these draws out.")
+    lengths = {name: len(value) for name, value in arrays.items()}
+    if len(set(lengths.values())) > 1:
+        raise ArgumentError(f"The numbers of draws differ ({lengths}): expected draws of all names together.")
+    return arrays
+
+
+def _check_joint(panels: Sequence[Panel], trusted: Sequence[np.ndarray | None]) -> None:
+    found = {panel.name: values for panel, values in zip(panels, trusted, strict=True) if values is not None}
+    lengths = {name: len(values) for name, values in found.items()}
+    if len(set(lengths.values())) > 1:
+        raise ArgumentError(f"The numbers of reference draws differ ({lengths}): expected draws of all names together.")
+    for name, values in found.items():
+        if not np.all(np.isfinite(values)):
+            raise ArgumentError(f"reference[{name!r}] has values that are not finite: leave these draws out.")
+
+
+def _texts(labels: Mapping[str, str] | Sequence[str] | None, panels: Sequence[Panel]) -> list[str]:
+    """Return what is written at the axes."""
+    own = [panel.label for panel in panels]
+    if labels is None:
+        return own
+    if isinstance(labels, Mapping):
+        unknown = [name for name in labels if name not in own]
+        if unknown:
+            raise ArgumentError(f"labels: {unknown[0]!r} is not plotted; expected some of {', '.join(own)}.")
+        return [labels.get(name, name) for name in own]
+    if isinstance(labels, str) or len(labels) != len(own):
+        raise ArgumentError(f"labels={labels!r}: expected one text for each of {', '.join(own)}.")
+    return list(labels)
+
+
+def _fill(grid: np.ndarray, panels: Sequence[Panel], trusted: Sequence[np.ndarray | None], num: int) -> None:
+    views = [_view(panel.values, values) for panel, values in zip(panels, trusted, strict=True)]
+    for (row, column), axes in np.ndenumerate(grid):
+        if column > row:
+            axes.axis("off")
+            continue
+        if column == row:
+            _draw_marginal(axes, panels[row].values, trusted[row])
+        else:
+            across, up = trusted[column], trusted[row]
+            if across is not None and up is not None:
+                _draw_cloud(axes, across, up, num, REFERENCE, DASHES)
+            _draw_cloud(axes, panels[column].values, panels[row].values, num, FIT, "-")
+            axes.set_ylim(*views[row])
+        axes.set_xlim(*views[column])
+
+
+def _view(values: np.ndarray, reference: np.ndarray | None) -> tuple[float, float]:
+    """Return the range of an axis."""
+    low, high = np.quantile(values if reference is None else np.concatenate([values, reference]), PAIR_VIEW)
+    if not high > low:
+        width = 1e-2 * max(abs(low), 1.0)
+        return low - width, high + width
+    return float(low), float(high)
+
+
+def _draw_marginal(axes: Axes, values: np.ndarray, reference: np.ndarray | None) -> None:
+    grid, density = estimate_density(values)
+    axes.fill_between(grid, density, color=FIT, alpha=0.16, linewidth=0)
+    axes.plot(grid, density, color=FIT, linewidth=1.4)
+    top = density.max()
+    if reference is not None:
+        grid, density = estimate_density(reference)
+        axes.plot(grid, density, color=REFERENCE, linewidth=1.1, linestyle=DASHES)
+        top = max(top, density.max())
+    axes.set_ylim(0.0, 1.1 * top)
+    hide_density_axis(axes)
+
+
+def _draw_cloud(axes: Axes, x: np.ndarray, y: np.ndarray, num: int, color: str, linestyle: Any) -> None:
+    """Draw points evenly spaced in the order of the draws, and the contours of all of them."""
+    shown = np.unique(np.linspace(0, len(x) - 1, min(num, len(x))).astype(int))
+    axes.scatter(x[shown], y[shown], s=2.0, color=color, alpha=0.12, linewidths=0, rasterized=True)
+    regions = highest_density(x, y)
+    if regions is not None:
+        *mesh, density, levels = regions
+        axes.contour(*mesh, density, levels=levels, colors=color, linewidths=1.0, linestyles=[linestyle])
+
+
+def highest_density(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
+    """Estimate a density in the plane and the levels that bound its highest-density regions.
+
+    The draws are counted and smoothed in axes in which they are uncorrelated, so that a narrow ridge stays narrow.
+
+    Returns:
+        Mesh of x, mesh of y, density on it and increasing levels; None where the draws lie on a line.
+    """
+    points = np.stack([x, y])
+    low, high = np.quantile(points, (0.005, 0.995), axis=1)
+    inside = np.all((points >= low[:, None]) & (points <= high[:, None]), axis=0)
+    scale = points[:, inside].std(axis=1) if inside.any() else np.zeros(2)
+    if not np.all(scale > 0):
+        return None
+    middle = points[:, inside].mean(axis=1)
+    correlation = np.corrcoef(points[:, inside])
+    if abs(correlation[0, 1]) > 1 - 1e-10:
+        return None
+    factor = scale[:, None] * np.linalg.cholesky(correlation)
+    u = np.linalg.solve(factor, points - middle[:, None])
+    edges = np.linspace(-REACH, REACH, NUM_BINS + 1)
+    counts, _, _ = np.histogram2d(u[0], u[1], bins=[edges, edges])
+    bandwidth = u.shape[1] ** (-1 / 6)  # Scott's rule, in units of the standard deviation
+    density = gaussian_filter(counts, bandwidth / (edges[1] - edges[0]), mode="constant")
+    centers = (edges[1:] + edges[:-1]) / 2
+    across, up = np.tensordot(factor, np.meshgrid(centers, centers, indexing="ij"), axes=1) + middle[:, None, None]
+    ordered = np.sort(density.ravel())[::-1]
+    # What lies beyond the mesh belongs to no region, but counts as mass.
+    mass = np.cumsum(ordered) / u.shape[1]
+    levels = [ordered[min(int(np.searchsorted(mass, region)), len(mass) - 1)] for region in REGIONS]
+    return (across, up, density, np.array(levels)) if 0 < levels[0] < levels[1] else None
+
+
+def _label_edges(grid: np.ndarray, texts: Sequence[str]) -> None:
+    """Write names and numbers at the left and at the bottom only."""
+    last = len(texts) - 1
+    size = 8.0 if last < 5 else 7.0
+    for (row, column), axes in np.ndenumerate(grid):
+        if column > row:
+            continue
+        axes.set_xticks(_ticks(*axes.get_xlim()))
+        if row != column:
+            axes.set_yticks(_ticks(*axes.get_ylim()))
+        axes.tick_params(labelsize=size, length=2.5, pad=2, labelbottom=row == last, labelleft=column == 0)
+        if row == last:
+            axes.set_xlabel(texts[column], fontsize=size + 1.5)
+        if column == 0 and row > 0:
+            axes.set_ylabel(texts[row], fontsize=size + 1.5)
+    figure = grid[0, 0].figure
+    figure.align_ylabels(grid[1:, 0])
+    figure.align_xlabels(grid[-1])
+
+
+def _ticks(low: float, high: float) -> np.ndarray:
+    """Return a few ticks away from the ends, so that the numbers of neighbors do not meet."""
+    margin = 0.14 * (high - low)
+    ticks = np.array([])
+    for num_bins in (3, 4, 5, 6):
+        ticks = np.asarray(MaxNLocator(num_bins, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high))
+        ticks = ticks[(ticks > low + margin) & (ticks < high - margin)]
+        if len(ticks) > 1:
+            break
+    return ticks
+
+
+def _legend(grid: np.ndarray, label: str, reference_label: str | None) -> None:
+    """Put the legend into the free triangle above the diagonal."""
+    handles = [Line2D([], [], color=FIT, linewidth=1.4, label=label)]
+    if reference_label is not None:
+        handles.append(Line2D([], [], color=REFERENCE, linewidth=1.1, linestyle=DASHES, label=reference_label))
+    legend = grid[0, -1].legend(
+        handles=handles,
+        loc="upper right",
+        title="50, 90 % contours",
+        title_fontsize=8,
+        fontsize=9,
+        handlelength=2.2,
+        borderpad=0.0,
+        borderaxespad=0.0,
+        alignment="left",
+    )
+    legend.get_title().set_color(MUTED)
+    legend.set_in_layout(False)

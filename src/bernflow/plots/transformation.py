@@ -1,0 +1,278 @@
+"""The fitted map from base noise to a parameter: the paper's Figure 1 for one dimension of a posterior."""
+
+import operator
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from bernflow.errors import ArgumentError
+from bernflow.flows.base import AbstractFlow
+from bernflow.keys import as_key
+from bernflow.plots.components import VIEW, Panel, component_draws, estimate_density
+from bernflow.plots.style import ACCENT, FIT, MUTED, house_style, verdict_title
+from bernflow.posterior import Posterior
+from bernflow.precision import use_precision
+from bernflow.target import Layout
+
+# The range of z that is drawn, and the quantiles whose way through the map is traced.
+LATENT_VIEW = (0.001, 0.999)
+GUIDES = (0.05, 0.5, 0.95)
+NUM_CURVES = 25
+NUM_POINTS = 301
+NUM_NOISE = 1000
+NUM_DRAWS = 20_000
+
+
+class Latent(NamedTuple):
+    """The density of one coordinate of the base noise over the drawn range, and the quantiles to trace."""
+
+    grid: np.ndarray
+    density: np.ndarray
+    guides: np.ndarray
+
+
+class Curves(NamedTuple):
+    """The map z -> theta, with the other coordinates at their center and at random draws."""
+
+    center: np.ndarray
+    others: list[np.ndarray]
+    at_guides: np.ndarray
+
+
+def plot_transformation(
+    posterior: Posterior, name: str | None = None, index: int | tuple[int, ...] = 0, key: Any = 0
+) -> Figure:
+    """Plot how the flow bends the base noise into one parameter (the paper's Figure 1).
+
+    Panel A shows the fitted map z -> theta on the scale of the model, B below it the density of z, C beside it the
+    density of theta under q. Dotted lines trace the 5, 50 and 95 % quantiles of z through the map. With several
+    parameters the map depends on the other coordinates of z: the strong curve holds them at 0, the faint ones at 25
+    random draws, and the density in C is the marginal one.
+
+    Args:
+        posterior: a posterior whose distribution is one flow (every family but a mixture).
+        name: the parameter; the first one if None.
+        index: its component, as a number in C order or as a tuple of indices.
+        key: integer seed or `jax.random.key` of the draws behind the faint curves and panel C.
+
+    Returns:
+        The figure, outside of pyplot's list of open figures: show it in a notebook or call its `savefig`.
+
+    Example:
+        >>> plot_transformation(post, "theta", 3).savefig("map.pdf")  # doctest: +SKIP
+    """
+    flow = posterior.distribution
+    if not isinstance(flow, AbstractFlow):
+        raise ArgumentError(
+            f"plot_transformation: the distribution is a {type(flow).__name__}, which is no single map from z to "
+            "theta; expected one flow. Fit with components=1, or use plot_posterior."
+        )
+    name, where = _component(posterior, name, index)
+    panel_key, noise_key = jax.random.split(as_key(key))
+    with use_precision(posterior.precision):
+        column = _own_column(posterior.layout, name, where)
+        noise = flow.sample_base(noise_key, NUM_NOISE)
+        center = _center(flow, noise)
+        latent = _latent(flow, column, center, noise)
+        others = noise[:NUM_CURVES] if flow.dim > 1 else noise[:0]
+        curves = _trace(flow, posterior.layout, (name, where), column, center, others, latent)
+    draws = posterior.draws(NUM_DRAWS, panel_key, deterministic=False)[name]
+    return _draw(posterior, Panel(name, where, component_draws(draws, where)), column, latent, curves)
+
+
+def _component(posterior: Posterior, name: str | None, index: int | tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+    """Check name and index; return them as a name and a tuple of indices."""
+    name = posterior.names[0] if name is None else name
+    if name not in posterior.names:
+        raise ArgumentError(f"name={name!r} is unknown: expected one of {', '.join(posterior.names)}.")
+    shape = next(site.shape for site in posterior.layout.sites if site.name == name)
+    try:
+        if isinstance(index, tuple):
+            where = tuple(operator.index(i) for i in index)
+            inside = len(where) == len(shape) and all(0 <= i < size for i, size in zip(where, shape, strict=True))
+        else:
+            inside = 0 <= operator.index(index) < int(np.prod(shape))
+            where = tuple(int(i) for i in np.unravel_index(operator.index(index), shape)) if inside and shape else ()
+    except TypeError:
+        inside = False
+    if not inside:
+        raise ArgumentError(
+            f"index={index!r}: expected a component of {name!r}, which has the shape {shape}: an integer below "
+            f"{int(np.prod(shape))} or a tuple of {len(shape)} indices."
+        )
+    return name, where
+
+
+def _own_column(layout: Layout, name: str, where: tuple[int, ...]) -> int:
+    """Return the place in x that drives a component: of those of its parameter, the last that it depends on.
+
+    For a scale or a probability that is its own place; a component of a simplex or of a Cholesky factor depends on
+    several, and the flow is autoregressive, so that the last one is what the others leave free.
+    """
+    position = layout.names.index(name)
+    before = layout.order[: layout.order.index(position)]
+    start = sum(layout.sizes[i] for i in before)
+    # Away from zero, where some transforms have a vanishing derivative.
+    x = jnp.full(layout.dim, 0.5)
+    gradient = np.asarray(jax.jit(jax.grad(lambda x: layout.constrain(x)[0][name][where]))(x))
+    active = np.flatnonzero(gradient[start : start + layout.sizes[position]])
+    if not len(active):
+        raise ArgumentError(f"index={where}: this component of {name!r} is constant by its support; choose another.")
+    return start + int(active[-1])
+
+
+def _center(flow: AbstractFlow, noise: Float[Array, "s p"]) -> Float[Array, " p"]:
+    """Return where the other coordinates are held: 0, or the middle of a noise that has no density there."""
+    center = jnp.zeros(flow.dim)
+    return center if jnp.isfinite(flow.base_log_prob(center)) else jnp.median(noise, axis=0)
+
+
+def _latent(flow: AbstractFlow, column: int, center: Float[Array, " p"], noise: Float[Array, "s p"]) -> Latent:
+    """Evaluate the density of one coordinate of z, by quadrature: the coordinates are independent."""
+    low, high = float(noise[:, column].min()), float(noise[:, column].max())
+    wide = np.linspace(2 * low - high, 2 * high - low, 20001)
+    one = eqx.filter_jit(jax.vmap(lambda u: flow.base_log_prob(center.at[column].set(u))))
+    log_density = np.asarray(one(jnp.asarray(wide, center.dtype)), dtype=np.float64)
+    density = np.exp(log_density - log_density.max())
+    mass = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2 * np.diff(wide))])
+    low, high, *guides = np.interp((*LATENT_VIEW, *GUIDES), mass / mass[-1], wide)
+    grid = np.linspace(low, high, NUM_POINTS)
+    return Latent(grid, np.interp(grid, wide, density / mass[-1]), np.array(guides))
+
+
+@eqx.filter_jit
+def _values(
+    flow: AbstractFlow,
+    layout: Layout,
+    component: tuple[str, tuple[int, ...]],
+    column: int,
+    others: Float[Array, " p"],
+    z: Float[Array, " s"],
+) -> Float[Array, " s"]:
+    """Map values of one coordinate of z to a component of theta, the other coordinates being held."""
+    name, where = component
+
+    def one(u: Float[Array, ""]) -> Float[Array, ""]:
+        x, _ = flow.transform_and_log_det(others.at[column].set(u))
+        return layout.constrain(x)[0][name][where]
+
+    return jax.vmap(one)(z)
+
+
+def _trace(flow, layout, component, column, center, others, latent: Latent) -> Curves:
+    z = jnp.asarray(np.concatenate([latent.grid, latent.guides]), center.dtype)
+
+    def curve(held: Float[Array, " p"]) -> np.ndarray:
+        return np.asarray(_values(flow, layout, component, column, held, z), dtype=np.float64)
+
+    whole = curve(center)
+    return Curves(whole[:NUM_POINTS], [curve(held)[:NUM_POINTS] for held in others], whole[NUM_POINTS:])
+
+
+@eqx.filter_jit
+def _along(flow: AbstractFlow, layout: Layout, name: str, z: Float[Array, " s"]) -> tuple[Array, Array]:
+    """Return theta(z) and log q there, for a single parameter: by the change of variables, without an inverse."""
+
+    def one(u: Float[Array, ""]) -> tuple[Array, Array]:
+        x, log_det = flow.transform_and_log_det(u[None])
+        theta, log_jacobian = layout.constrain(x)
+        return theta[name].reshape(()), flow.base_log_prob(u[None]) - log_det - log_jacobian
+
+    return jax.vmap(one)(z)
+
+
+def _theta_density(posterior: Posterior, panel: Panel, latent: Latent) -> tuple[np.ndarray, np.ndarray]:
+    """Return the density of theta: q itself in one dimension, an estimate from draws otherwise."""
+    flow, layout = posterior.distribution, posterior.layout
+    if layout.dim > 1 or int(np.prod(layout.sites[0].shape)) > 1:
+        return estimate_density(panel.values)
+    with use_precision(posterior.precision):
+        # A fine grid: where the map is steep, few values of z cover a wide range of theta.
+        z = jnp.linspace(latent.grid[0], latent.grid[-1], 10 * NUM_POINTS)
+        theta, log_q = _along(flow, layout, panel.name, z)  # type: ignore[arg-type]
+        return np.asarray(theta, np.float64), np.exp(np.asarray(log_q, np.float64))
+
+
+def _draw(posterior: Posterior, panel: Panel, column: int, latent: Latent, curves: Curves) -> Figure:
+    theta, theta_density = _theta_density(posterior, panel, latent)
+    with house_style():
+        figure = Figure(figsize=(5.2, 4.6), layout="constrained")
+        grid = figure.add_gridspec(2, 2, width_ratios=(2.4, 1), height_ratios=(2.4, 1))
+        upper = figure.add_subplot(grid[0, 0])
+        lower = figure.add_subplot(grid[1, 0], sharex=upper)
+        side = figure.add_subplot(grid[0, 1], sharey=upper)
+        for curve in curves.others:
+            upper.plot(latent.grid, curve, color=FIT, alpha=0.22, linewidth=0.7)
+        upper.plot(latent.grid, curves.center, color=FIT, linewidth=2.0)
+        lower.fill_between(latent.grid, latent.density, color=MUTED, alpha=0.16, linewidth=0)
+        lower.plot(latent.grid, latent.density, color=MUTED, linewidth=1.6)
+        side.fill_betweenx(theta, theta_density, color=FIT, alpha=0.16, linewidth=0)
+        side.plot(theta_density, theta, color=FIT, linewidth=1.6)
+        upper.set_xlim(latent.grid[0], latent.grid[-1])
+        upper.set_ylim(*_theta_limits(panel.values, latent, curves))
+        lower.set_ylim(0.0, 1.18 * latent.density.max())
+        side.set_xlim(0.0, 1.12 * theta_density.max())
+        _draw_guides((upper, lower, side), latent, curves.at_guides)
+        _label((upper, lower, side), panel.label, "$z$" if posterior.layout.dim == 1 else f"$z_{{{column + 1}}}$")
+        _legend(figure.add_subplot(grid[1, 1]), len(curves.others))
+        title, color = verdict_title(posterior.diagnostics)
+        figure.suptitle(title, x=0.01, ha="left", color=color, fontweight="bold", fontsize=11)
+    return figure
+
+
+def _theta_limits(values: np.ndarray, latent: Latent, curves: Curves) -> tuple[float, float]:
+    """Return a range that holds the marginal density and the strong curve, but not the far ends of the faint ones."""
+    bulk = curves.center[(latent.grid >= latent.guides[0]) & (latent.grid <= latent.guides[-1])]
+    ends = curves.center if not curves.others else bulk
+    low, high = np.quantile(values, VIEW)
+    low, high = min(low, ends.min()), max(high, ends.max())
+    margin = 0.04 * (high - low) or 1e-3 * max(abs(low), 1.0)
+    return low - margin, high + margin
+
+
+def _draw_guides(axes: tuple[Axes, Axes, Axes], latent: Latent, at_guides: np.ndarray) -> None:
+    """Trace quantiles of z upwards to the curve, and from there across to the density of theta."""
+    upper, lower, side = axes
+    look: dict[str, Any] = {"color": ACCENT, "linewidth": 0.9, "linestyle": (0, (1, 1.6))}
+    bottom, right = upper.get_ylim()[0], latent.grid[-1]
+    for z, theta in zip(latent.guides, at_guides, strict=True):
+        lower.plot([z, z], [0.0, lower.get_ylim()[1]], **look)
+        upper.plot([z, z, right], [bottom, theta, theta], **look)
+        side.plot([0.0, side.get_xlim()[1]], [theta, theta], **look)
+    upper.plot(latent.guides, at_guides, "o", color="white", markeredgecolor=ACCENT, markersize=4.5, zorder=5)
+
+
+def _label(axes: tuple[Axes, Axes, Axes], theta: str, z: str) -> None:
+    upper, lower, side = axes
+    upper.set_ylabel(theta)
+    upper.tick_params(labelbottom=False)
+    upper.yaxis.set_major_locator(MaxNLocator(6))
+    lower.set_xlabel(z)
+    lower.set_ylabel(f"$f_Z(${z}$)$")
+    lower.set_yticks([])
+    side.tick_params(labelleft=False)
+    side.set_xticks([])
+    side.set_xlabel(f"$q(${theta}$)$")
+    for letter, panel in zip("ABC", (upper, lower, side), strict=True):
+        panel.set_title(letter, loc="left", fontweight="bold", fontsize=11, pad=4)
+
+
+def _legend(axes: Axes, num_others: int) -> None:
+    """Say in the free corner what the lines are."""
+    axes.axis("off")
+    handles = [Line2D([], [], color=ACCENT, linewidth=0.9, linestyle=(0, (1, 1.6)), label="5, 50, 95 % of $z$")]
+    if num_others:
+        handles = [
+            Line2D([], [], color=FIT, linewidth=2.0, label="other $z$ at 0"),
+            Line2D([], [], color=FIT, linewidth=0.7, alpha=0.5, label=f"{num_others} draws of them"),
+            *handles,
+        ]
+    axes.legend(handles=handles, loc="center left", fontsize=8, handlelength=1.6, borderpad=0.0, borderaxespad=0.0)
