@@ -9,6 +9,7 @@ from bernflow.errors import ArgumentError, BernflowError, FileFormatError, Model
 from bernflow.fit import fit, load
 from bernflow.models import Model, from_log_density
 from bernflow.posterior import Posterior
+from bernflow.semistructured import SemiStructured
 
 __all__ = [
     "ArgumentError",
@@ -18,6 +19,7 @@ __all__ = [
     "Model",
     "ModelError",
     "Posterior",
+    "SemiStructured",
     "fit",
     "from_log_density",
     "load",

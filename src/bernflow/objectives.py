@@ -4,6 +4,7 @@ Each returns the gradient of a loss to minimise and the log weights log p - log 
 under the base noise is the ELBO.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import equinox as eqx
@@ -103,6 +104,54 @@ def path_gradient(flow: AbstractScoredFlow, target: Target, noise: Noise, power:
         return -_mean_over(usable, jnp.sum(pull * sample(flow)[0], -1))
 
     return Estimate(eqx.filter_grad(loss)(flow), log_weights)
+
+
+class JointEstimate(NamedTuple):
+    """Gradients of a loss in the flow and in weights beside it, the log weights, and what came along."""
+
+    flow: PyTree
+    weights: PyTree
+    log_weights: Float[Array, " s"]
+    extra: PyTree
+
+
+def joint_gradient(
+    flow: AbstractFlow,
+    density: Callable[[Float[Array, "s p"], PyTree], tuple[Float[Array, " s"], PyTree]],
+    weights: PyTree,
+    z: Float[Array, "s p"],
+    use_score: bool,
+) -> JointEstimate:
+    """Differentiate the ELBO in a flow and in the weights of a network at once, with one pass through the density.
+
+    Args:
+        flow: the approximation.
+        density: log p at points (s, p) given the weights, and what else comes of it (the state of the network). It may
+            be an unbiased estimate from a batch of rows.
+        weights: what is trained beside the flow; None where there is nothing.
+        z: base noise.
+        use_score: leave out the score of q at its own parameters (sticking the landing), which the flow must know.
+    """
+    x, log_det = jax.vmap(flow.transform_and_log_det)(z)
+
+    def total(x, weights):
+        log_p, extra = density(x, weights)
+        usable = jnp.isfinite(log_p)
+        return jnp.sum(jnp.where(usable, log_p, 0.0)), (log_p, extra)
+
+    (score_p, by_weights), (log_p, extra) = jax.grad(total, argnums=(0, 1), has_aux=True)(x, weights)
+    log_weights = log_p - (jax.vmap(flow.base_log_prob)(z) - log_det)
+    pull = score_p - jax.vmap(flow.score)(z) if use_score else score_p  # type: ignore[attr-defined]
+    usable = jnp.isfinite(log_weights) & jnp.all(jnp.isfinite(pull), -1)
+    pull = stop_gradient(jnp.where(usable[:, None], pull, 0.0))
+
+    def loss(flow):
+        x, log_det = jax.vmap(flow.transform_and_log_det)(z)
+        return -_mean_over(usable, jnp.sum(pull * x, -1) + (0.0 if use_score else log_det))
+
+    num = jnp.maximum(jnp.sum(usable), 1)
+    by_weights = jax.tree.map(lambda leaf: -leaf / num.astype(leaf.dtype), by_weights)
+    return JointEstimate(eqx.filter_grad(loss)(flow), by_weights, log_weights, extra)
 
 
 def _mean_over(usable: Bool[Array, " s"], values: Float[Array, " s"]) -> Float[Array, ""]:

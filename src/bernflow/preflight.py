@@ -50,9 +50,8 @@ def starting_points(target: Target, key: Key[Array, ""], num: int) -> Float[Arra
         x, _ = target.layout.unconstrain(initial)
         if not bool(jnp.all(jnp.isfinite(x))):
             raise ModelError(
-                "The start (init) lies on the edge of a support, so it is infinite on the unconstrained "
-                "scale. "
-                "Give a start in the interior."
+                "The start (init) lies on the edge of a support, so it is infinite on the unconstrained scale. Give "
+                "a start in the interior."
             )
         starts = starts.at[0].set(x)
     return starts
@@ -65,8 +64,7 @@ def check_output(target: Target) -> None:
         out = eqx.filter_eval_shape(_model_density, target, x)
     if out.shape != () or not jnp.issubdtype(out.dtype, jnp.floating):
         raise ModelError(
-            f"The model's log density has shape {out.shape} and dtype {out.dtype}: expected one float of "
-            "shape (). "
+            f"The model's log density has shape {out.shape} and dtype {out.dtype}: expected one float of shape (). "
             "Sum over data points and parameters."
         )
 
@@ -120,12 +118,10 @@ def _blame_density(target: Target, starts: Array) -> str:
         culprits.append("the map from the unconstrained scale overflows")
     reason = "; ".join(culprits) or "every term is finite, but their sum overflows"
     return (
-        f"The log density is not finite at any of {len(starts)} starting points: {reason}. "
-        "Check that the observed values lie in the support of their distribution, that no prior or "
-        "likelihood "
-        "gets an invalid parameter (a negative scale, the logarithm of zero), and that the data are not so "
-        "large "
-        "that they overflow: standardise them."
+        f"The log density is not finite at any of {len(starts)} starting points: {reason}. Check that the observed "
+        "values lie in the support of their distribution, that no prior or likelihood gets an invalid parameter (a "
+        "negative scale, the logarithm of zero), and that the data are not so large that they overflow: standardise "
+        "them."
     )
 
 
@@ -134,9 +130,7 @@ def _blame_gradient(target: Target, gradients: np.ndarray) -> str:
     labels = [label for label, is_bad in zip(target.layout.labels(), bad, strict=True) if is_bad]
     shown = ", ".join(repr(label) for label in labels[:8]) + (f" and {len(labels) - 8} more" if len(labels) > 8 else "")
     return (
-        "The log density is finite, but its gradient is not finite at any starting point, in the direction "
-        "of "
-        f"{shown}. The usual causes are sqrt or norm at 0, and a jnp.where whose unused branch divides by "
-        "zero or takes "
-        "the logarithm of zero: give that branch a safe argument inside the jnp.where."
+        "The log density is finite, but its gradient is not finite at any starting point, in the direction of "
+        f"{shown}. The usual causes are sqrt or norm at 0, and a jnp.where whose unused branch divides by zero or "
+        "takes the logarithm of zero: give that branch a safe argument inside the jnp.where."
     )

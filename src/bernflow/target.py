@@ -102,8 +102,8 @@ class Layout(eqx.Module):
             return site.support
         if self.model is None:
             raise ModelError(
-                f"The support of {site.name!r} depends on other parameters, so the model is needed: "
-                "pass it to bf.load(path, model=...)."
+                f"The support of {site.name!r} depends on other parameters, so the model is needed: pass it to "
+                "bf.load(path, model=...)."
             )
         return self.model.support_of(site.name, theta)
 

@@ -18,7 +18,7 @@ LAYERS = (
     ("diagnostics",),
     ("posterior",),
     ("fit",),
-    ("calibrate", "compare"),
+    ("calibrate", "compare", "semistructured"),
     ("plots",),
     ("report",),
     ("experiments",),
@@ -30,6 +30,7 @@ ALLOWED_UPWARD = {
     ("posterior/posterior.py", "plot", "plots"),
     ("posterior/posterior.py", "report", "report"),
     ("posterior/posterior.py", "to_nuts", "fit"),
+    ("semistructured/estimator.py", "plot", "plots"),
 }
 MAX_LINES = 500
 

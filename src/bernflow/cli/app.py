@@ -6,12 +6,12 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 
-from bernflow.cli import demo, reproduce
+from bernflow.cli import data, demo, reproduce
 from bernflow.cli.command import Command
 from bernflow.errors import BernflowError
 
 # Every subcommand is one module with one `COMMAND`, listed here.
-COMMANDS: tuple[Command, ...] = (demo.COMMAND, reproduce.COMMAND)
+COMMANDS: tuple[Command, ...] = (demo.COMMAND, reproduce.COMMAND, data.COMMAND)
 
 OK, ERROR, USAGE, INTERRUPTED = 0, 1, 2, 130
 

@@ -1,11 +1,14 @@
 """`bernflow reproduce`: run the paper's experiments and write what they found."""
 
 import argparse
+import os
 from pathlib import Path
 
 from bernflow.cli.command import Command
 from bernflow.errors import ArgumentError, BernflowError
 from bernflow.experiments.catalogue import EXPERIMENTS
+from bernflow.experiments.melanoma.experiment import MODELS_VARIABLE
+from bernflow.experiments.melanoma.runs import DATA_VARIABLE
 from bernflow.experiments.study.index import write_index
 from bernflow.experiments.study.runner import run_experiments
 
@@ -25,6 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder for the results (default: results, or results-quick, results-tiny)",
     )
+    parser.add_argument(
+        "--data", type=Path, metavar="DIR", help="prepared pictures for melanoma (see `bernflow data melanoma --help`)"
+    )
+    parser.add_argument("--model", choices=("m1", "m2", "m3"), help="run this model of melanoma only")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="number of fits at once (default: 1)")
     parser.add_argument("--fresh", action="store_true", help="repeat what an earlier run has finished")
     parser.add_argument("--quiet", action="store_true", help="show no progress bar")
@@ -40,6 +47,10 @@ def run(options: argparse.Namespace) -> None:
     chosen = _chosen(options.names)
     if options.jobs < 1:
         raise ArgumentError(f"--jobs {options.jobs}: expected a whole number of at least 1.")
+    if options.data is not None:
+        os.environ[DATA_VARIABLE] = str(options.data.resolve())
+    if options.model is not None:
+        os.environ[MODELS_VARIABLE] = options.model
     scale = "quick" if options.quick else "tiny" if options.tiny else "full"
     out = options.out or Path("results" if scale == "full" else f"results-{scale}")
     failed = []

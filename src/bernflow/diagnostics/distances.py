@@ -57,8 +57,8 @@ def _pair(a: ArrayLike, b: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1] or min(len(a), len(b)) < 2:
         raise ArgumentError(
-            f"The samples have shapes {a.shape} and {b.shape}: expected (num, p) and (num', p) with the "
-            "same p and at least two draws each."
+            f"The samples have shapes {a.shape} and {b.shape}: expected (num, p) and (num', p) with the same p and at "
+            "least two draws each."
         )
     return a, b
 

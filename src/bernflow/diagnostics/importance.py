@@ -129,8 +129,8 @@ def check_log_weights(log_weights: ArrayLike) -> Float[np.ndarray, " s"]:
     bad = int(np.sum(np.isnan(raw) | (raw == np.inf)))
     if bad:
         raise ArgumentError(
-            f"{bad} of {raw.size} log_weights are NaN or +inf: expected finite values, or -inf for a weight "
-            "of zero. Check the log density of the model at these draws."
+            f"{bad} of {raw.size} log_weights are NaN or +inf: expected finite values, or -inf for a weight of zero. "
+            "Check the log density of the model at these draws."
         )
     return raw
 

@@ -128,8 +128,8 @@ def judge(log_weights: ArrayLike, *, missing_mass: float | None = None, num_fail
     if broken:
         verdict = "poor"
         sentences = [
-            f"Poor ({figures}): the log weight is NaN or +inf at {broken} of {raw.size} draws; "
-            "check the model's log density, or fit with precision='float64'."
+            f"Poor ({figures}): the log weight is NaN or +inf at {broken} of {raw.size} draws; check the model's log "
+            "density, or fit with precision='float64'."
         ]
     elif num_nonfinite:
         sentences.append(f"The target density is zero at {num_nonfinite} of {raw.size} draws.")
@@ -137,8 +137,8 @@ def judge(log_weights: ArrayLike, *, missing_mass: float | None = None, num_fail
         limit: Verdict = "poor" if missing_mass > MISSING_POOR else "usable"
         verdict = max(verdict, limit, key=VERDICTS.index)
         sentences = [
-            f"{verdict.capitalize()} ({figures}): other restarts found {100 * missing_mass:.1f} % of the "
-            "posterior mass in modes that this fit does not cover; fit a mixture with components=2 or more.",
+            f"{verdict.capitalize()} ({figures}): other restarts found {100 * missing_mass:.1f} % of the posterior "
+            "mass in modes that this fit does not cover; fit a mixture with components=2 or more.",
             *sentences[1:],
         ]
     if num_failed_steps:
@@ -178,8 +178,8 @@ def _judge_weights(raw: np.ndarray, khat: float, ess: float, ess_se: float) -> t
         return "good", "the draws can be used as they are."
     if khat <= USABLE_KHAT and ess >= USABLE_ESS:
         return "usable", (
-            "use post.draws(weighted=True), which corrects the remaining error; post.refine() or more steps "
-            "may remove it."
+            "use post.draws(weighted=True), which corrects the remaining error; post.refine() or more steps may "
+            "remove it."
         )
     if any(khat <= highest and ess >= least for highest, least in BULK_LIMITS):
         return "usable", (
@@ -188,12 +188,12 @@ def _judge_weights(raw: np.ndarray, khat: float, ess: float, ess_se: float) -> t
         )
     if ess >= USABLE_ESS:
         return "poor", (
-            "the tails of the posterior are not covered and weights cannot repair that; try post.refine(), "
-            "more steps or restarts, or reparameterise the model (a non-centred hierarchy, a log scale)."
+            "the tails of the posterior are not covered and weights cannot repair that; try post.refine(), more "
+            "steps or restarts, or reparameterise the model (a non-centred hierarchy, a log scale)."
         )
     return "poor", (
-        "q is far from the posterior and few draws carry all the weight; try more steps, restarts, a richer "
-        "family, or reparameterise the model. Do not use the draws."
+        "q is far from the posterior and few draws carry all the weight; try more steps, restarts, a richer family, "
+        "or reparameterise the model. Do not use the draws."
     )
 
 

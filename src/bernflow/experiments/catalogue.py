@@ -1,5 +1,6 @@
 """Every experiment by the name that the command line uses."""
 
+from bernflow.experiments.melanoma import experiment as melanoma
 from bernflow.experiments.paper import (
     additions,
     bernoulli,
@@ -24,6 +25,7 @@ _MODULES = (
     nn_regression,
     loss_curves,
     additions,
+    melanoma,
     overview,
 )
 

@@ -1,39 +1,26 @@
 """`fit`: from a model to a posterior with a verdict."""
 
 import time
-import warnings
 from collections.abc import Callable
-from importlib import metadata
 from os import PathLike
 from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
-import numpy as np
 import optax
-from jaxtyping import Array, Key
 
-from bernflow.diagnostics.verdict import judge
 from bernflow.errors import ArgumentError
-from bernflow.fit import modes
-from bernflow.fit.loop import Method, begin, evaluate, num_stacked, pick, train
-from bernflow.fit.progress import Recorder
-from bernflow.fit.settings import MAX_DIM_SCORE, Settings, resolve_settings
-from bernflow.fit.start import find_start
-from bernflow.flows.base import AbstractDistribution, AbstractFlow, AbstractScoredFlow
+from bernflow.fit.engine import DIAGNOSTIC_PRECISION, cast, initial_flows, train_and_judge
+from bernflow.fit.jointly import fit_jointly, is_joint
+from bernflow.fit.settings import check_count, resolve_settings
+from bernflow.flows.base import AbstractFlow
 from bernflow.flows.external import FlowjaxFlow
 from bernflow.keys import as_key
 from bernflow.models import AbstractModel, as_model
-from bernflow.posterior import Posterior, archive, sampling
+from bernflow.models.base import AbstractJointModel
+from bernflow.posterior import Posterior, archive
 from bernflow.precision import use_precision
-from bernflow.preflight import preflight, starting_points
 from bernflow.target import Target
-
-NUM_STARTS = 8
-# Draws behind the figures of the verdict.
-NUM_DIAGNOSTIC_DRAWS = 20_000
-DIAGNOSTIC_PRECISION = "float64"
 
 
 def fit(
@@ -48,6 +35,7 @@ def fit(
     num_particles: int | None = None,
     restarts: int | None = None,
     components: int = 1,
+    batch_size: int | None = None,
     optimizer: float | optax.GradientTransformation | None = None,
     precision: str | None = None,
     progress: bool = True,
@@ -74,6 +62,8 @@ def fit(
         restarts: number of fits from different starts, trained at once; the best is returned, and the others tell
             whether it misses a mode (default 1).
         components: largest number of components of a mixture of flows, for separate modes.
+        batch_size: rows per step, for many rows and for models with a network (default there 256); a NumPyro model
+            brings its own by `numpyro.plate(..., subsample_size=...)`. Batches are shuffled without replacement.
         optimizer: a learning rate, or an optax optimiser with its own.
         precision: "float64" (default on a CPU) or "float32" (default on an accelerator) for training; the verdict is
             always computed in double precision.
@@ -102,11 +92,16 @@ def fit(
     )
     if model_kwargs is not None and not isinstance(model_kwargs, dict):
         raise ArgumentError(f"model_kwargs={model_kwargs!r}: expected a dict of keyword arguments for the model.")
+    if batch_size is not None:
+        check_count("batch_size", batch_size, 0)
     start_key, flow_key, train_key = jax.random.split(as_key(key), 3)
     with use_precision(settings.precision):
-        target = Target(as_model(model, model_args, model_kwargs or {}))
-        flows = _initial_flows(target, settings, start_key, flow_key)
-    return _train(target, settings, flows, train_key, progress, began)
+        accepted = as_model(model, model_args, model_kwargs or {})
+        if isinstance(accepted, AbstractJointModel) and is_joint(accepted, batch_size):
+            return fit_jointly(accepted, settings, as_key(key), batch_size, progress, began, refine)
+        target = Target(accepted)
+        flows = initial_flows(target, settings, start_key, flow_key)
+    return train_and_judge(target, settings, flows, train_key, progress, began, refine)
 
 
 def refine(
@@ -132,8 +127,8 @@ def refine(
     with use_precision(settings.precision):
         target = Target(posterior.model)
         stacked = jax.tree.map(lambda leaf: leaf[None] if eqx.is_array(leaf) else leaf, posterior.distribution)
-        flows = _cast(stacked, settings.precision)
-    return _train(target, settings, flows, as_key(key), progress, began, posterior)
+        flows = cast(stacked, settings.precision)
+    return train_and_judge(target, settings, flows, as_key(key), progress, began, refine, posterior)
 
 
 def _family_of(posterior: Posterior) -> Any:
@@ -157,119 +152,3 @@ def load(path: str | PathLike, model: Any = None, *model_args: Any, model_kwargs
     with use_precision(DIAGNOSTIC_PRECISION):
         attached = None if model is None else as_model(model, model_args, model_kwargs or {})
     return archive.load(path, attached, refine)
-
-
-def _initial_flows(target: Target, settings: Settings, start_key: Key[Array, ""], flow_key: Key[Array, ""]):
-    """Return one flow per restart, stacked, each at a start of its own."""
-    settings.family.check(target.dim)
-    num = max(_num_starts(target.dim), settings.restarts * (4 if settings.restarts > 1 else 1))
-    points_key, path_key = jax.random.split(start_key)
-    points = starting_points(target, points_key, num)
-    usable = preflight(target, points)
-    # Unusable points are replaced, not dropped: the number of paths is part of the compiled shape.
-    points = usable[jnp.arange(num) % len(usable)]
-    if not settings.family.use_start:
-        loc, factor = (jnp.stack([leaf] * settings.restarts) for leaf in (points[0], jnp.eye(target.dim)))
-    else:
-        gaussians = find_start(target, points, path_key)
-        chosen = np.array(modes.distinct_starts(gaussians, settings.restarts))
-        loc, factor = gaussians.loc[chosen], gaussians.factor[chosen]
-    keys = jax.random.split(flow_key, settings.restarts)
-    make = _build_flows if settings.family.compiled else _build_one_by_one
-    return make(settings.family.build, settings.spec(target.dim), keys, loc, factor)
-
-
-@eqx.filter_jit
-def _build_flows(build, spec, keys, loc, factor):
-    return eqx.filter_vmap(lambda key, loc, factor: build(key, spec, loc, factor))(keys, loc, factor)
-
-
-def _build_one_by_one(build, spec, keys, loc, factor):
-    flows = [build(key, spec, *start) for key, *start in zip(keys, loc, factor, strict=True)]
-    return jax.tree.map(lambda first, *others: jnp.stack([first, *others]) if eqx.is_array(first) else first, *flows)
-
-
-def _num_starts(dim: int) -> int:
-    """Choose the number of Newton paths; in many dimensions each costs a large eigendecomposition per step."""
-    return NUM_STARTS if dim <= 100 else 4 if dim <= 300 else 2
-
-
-def _train(
-    target: Target,
-    settings: Settings,
-    flows: AbstractFlow,
-    key: Key[Array, ""],
-    progress: bool,
-    began: float,
-    earlier: Posterior | None = None,
-) -> Posterior:
-    """Train stacked flows, choose or mix, judge, and wrap up."""
-    use_score = settings.family.use_score and isinstance(flows, AbstractScoredFlow) and target.dim <= MAX_DIM_SCORE
-    rate = settings.learning_rate
-    if rate is not None and not use_score and not settings.family.paper_recipe:
-        # Plain gradients keep their noise at the optimum, and its effect adds up over the dimensions.
-        rate *= min(1.0, MAX_DIM_SCORE / target.dim)
-    method = Method(
-        optimizer=settings.optimizer,
-        learning_rate=rate,
-        constant_rate=settings.family.paper_recipe,
-        num_particles=settings.num_particles,
-        use_score=use_score,
-        cover=settings.family.cover,
-    )
-    loop_key, choice_key, judge_key = jax.random.split(key, 3)
-    done_before = 0 if earlier is None else int(earlier.settings["steps"])
-    recorder = Recorder(progress, settings.num_particles, done_before)
-    try:
-        with use_precision(settings.precision):
-            trainee, done = train(begin(flows, settings.optimizer), target, loop_key, method, settings.steps, recorder)
-    finally:
-        recorder.close()
-    with use_precision(DIAGNOSTIC_PRECISION):
-        flows = _cast(trainee.flow, DIAGNOSTIC_PRECISION)
-        best, distribution, missing = _choose(flows, target, choice_key, settings.components)
-        log_weights = _log_weights(distribution, target, judge_key)
-    skipped = int(trainee.num_skipped[best])
-    diagnostics = judge(log_weights, missing_mass=missing, num_failed_steps=skipped)
-    history = recorder.history(best)
-    if earlier is not None:
-        history = {name: np.concatenate([earlier.history[name], values]) for name, values in history.items()}
-    chosen = settings.describe() if earlier is None else dict(earlier.settings)
-    chosen |= {
-        "steps": done_before + done,
-        "num_skipped": skipped,
-        "wall_seconds": time.perf_counter() - began,
-        "versions": {name: metadata.version(name) for name in ("bernflow", "jax", "numpyro", "equinox", "optax")},
-    }
-    posterior = Posterior(distribution, target.layout, target.model, diagnostics, history, chosen, refine)
-    if diagnostics.verdict == "poor":
-        warnings.warn(f"bernflow: {diagnostics.status}", UserWarning, stacklevel=3)
-    return posterior
-
-
-def _choose(
-    flows: AbstractFlow, target: Target, key: Key[Array, ""], components: int
-) -> tuple[int, AbstractDistribution, float | None]:
-    """Return the best restart's index, what to hand out, and the mass that it misses as far as the others tell."""
-    num = num_stacked(flows)
-    if num == 1:
-        return 0, pick(flows, jnp.asarray(0)), None
-    elbos = np.mean(evaluate(flows, target, key, modes.NUM_DRAWS), axis=1)
-    best = int(np.nanargmax(np.where(np.isfinite(elbos), elbos, -np.inf)))
-    densities = modes.cross_densities(flows, target, key)
-    if components > 1:
-        parts = modes.choose_parts(densities, components)
-        chosen = jax.tree.map(lambda leaf: leaf[np.array(parts)] if eqx.is_array(leaf) else leaf, flows)
-        # Fresh draws, more of them where there were many flows: the choice is made, the weights are not.
-        densities = modes.cross_densities(chosen, target, jax.random.fold_in(key, 1))
-        return best, modes.merge([pick(flows, jnp.asarray(i)) for i in parts], densities), None
-    return best, pick(flows, jnp.asarray(best)), modes.missing_mass(densities, best)
-
-
-def _log_weights(distribution: AbstractDistribution, target: Target, key: Key[Array, ""]) -> np.ndarray:
-    x, log_q = sampling.sample(distribution, key, NUM_DIAGNOSTIC_DRAWS)
-    return sampling.log_density(target.layout, target.model, x) - log_q
-
-
-def _cast(flows: Any, precision: str) -> Any:
-    return jax.tree.map(lambda leaf: leaf.astype(precision) if eqx.is_inexact_array(leaf) else leaf, flows)

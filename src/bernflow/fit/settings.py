@@ -65,8 +65,8 @@ def resolve_settings(
         raise ArgumentError(f"base={base!r}: the family {family!r} has its own base noise; leave base out.")
     if base is not None and base not in NOISES:
         raise ArgumentError(f"base={base!r} is unknown: expected one of {', '.join(NOISES)} or None.")
-    components = _count("components", components, 1)
-    restarts = max(_count("restarts", restarts, 1 if components == 1 else 4 * components), components)
+    components = check_count("components", components, 1)
+    restarts = max(check_count("restarts", restarts, 1 if components == 1 else 4 * components), components)
     if restarts > 1 and kind.one_start is not None:
         raise ArgumentError(
             f"restarts={restarts}, components={components}: the family {family!r} has one start only, since "
@@ -77,10 +77,10 @@ def resolve_settings(
         family_name=family,
         family=kind,
         variant=variant,
-        order=_count("order", order, kind.default_order or 1),
+        order=check_count("order", order, kind.default_order or 1),
         base=base or "normal",
-        steps=None if steps is None and not kind.paper_recipe else _count("steps", steps, 100_000),
-        num_particles=_count("num_particles", num_particles, 10 if kind.paper_recipe else 32),
+        steps=None if steps is None and not kind.paper_recipe else check_count("steps", steps, 100_000),
+        num_particles=check_count("num_particles", num_particles, 10 if kind.paper_recipe else 32),
         restarts=restarts,
         components=components,
         precision=resolve_precision(precision),
@@ -89,7 +89,8 @@ def resolve_settings(
     )
 
 
-def _count(name: str, value: Any, default: int) -> int:
+def check_count(name: str, value: Any, default: int) -> int:
+    """Return a count, or its default where None was given; refuse everything else."""
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -107,6 +108,6 @@ def _optimizer(optimizer: Any, family: Family) -> tuple[optax.GradientTransforma
     if isinstance(optimizer, optax.GradientTransformation):
         return optimizer, None
     raise ArgumentError(
-        f"optimizer={optimizer!r}: expected a positive learning rate, an optax optimiser such as optax.adam(1e-2), "
-        "or None for the default."
+        f"optimizer={optimizer!r}: expected a positive learning rate, an optax optimiser such as optax.adam(1e-2), or "
+        "None for the default."
     )

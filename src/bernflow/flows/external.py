@@ -94,8 +94,8 @@ def check_named(name: str, dim: int) -> None:
     _import("flowjax.flows")
     if name == "realnvp" and dim < 2:
         raise ArgumentError(
-            "family='realnvp' couples dimensions with each other, and this posterior has 1: expected at least 2. "
-            "Use another family, such as 'planar' or 'bernstein'."
+            "family='realnvp' couples dimensions with each other, and this posterior has 1: expected at least 2. Use "
+            "another family, such as 'planar' or 'bernstein'."
         )
 
 
@@ -148,8 +148,8 @@ def check_given(source: Any, dim: int) -> None:
         eqx.filter_eval_shape(flow.transform_and_log_det, z[0])
     except NotImplementedError as error:
         raise ArgumentError(
-            f"family={name} cannot be sampled, since its bijection has no forward transform: "
-            "build it with invert=False."
+            f"family={name} cannot be sampled, since its bijection has no forward transform: build it with "
+            "invert=False."
         ) from error
 
 

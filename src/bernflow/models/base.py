@@ -4,7 +4,7 @@ from abc import abstractmethod
 from typing import Any
 
 import equinox as eqx
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Key, PyTree
 from numpyro.distributions.constraints import Constraint
 
 Theta = dict[str, Array]
@@ -67,6 +67,43 @@ class AbstractModel(eqx.Module):
     def deterministic(self, theta: Theta) -> Theta:
         """Evaluate the quantities that the model derives from its parameters."""
 
+    def prepare(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        """Do the part of a prediction for new data that does not depend on theta."""
+        return args, kwargs
+
     @abstractmethod
     def predict(self, key: Key[Array, ""], theta: Theta, *args: Any, **kwargs: Any) -> Theta:
         """Draw new observations given theta, for the model's own data or for the data given."""
+
+
+class AbstractJointModel(AbstractModel):
+    """A model whose rows can be taken in batches, and whose network, if it has one, is trained beside the posterior.
+
+    Training sees a batch of rows at a time; the likelihood of a batch of B out of N rows counts N / B times.
+    """
+
+    @abstractmethod
+    def num_rows(self) -> int:
+        """Count the rows N."""
+
+    @abstractmethod
+    def rows(self) -> PyTree:
+        """Return what a batch is taken from: arrays (N, ...) on the host."""
+
+    def without_rows(self) -> "AbstractJointModel":
+        """Return the model less its rows, where batches bring all that `log_density_of_batch` needs of them."""
+        return self
+
+    @abstractmethod
+    def trained(self) -> tuple[PyTree, PyTree]:
+        """Return the weights that are trained and the state that changes with them; None where there are none."""
+
+    @abstractmethod
+    def log_density_of_batch(
+        self, theta: Theta, weights: PyTree, state: PyTree, batch: PyTree, key: Key[Array, ""]
+    ) -> tuple[Float[Array, ""], PyTree]:
+        """Estimate log prior + log likelihood from a batch, without any Jacobian; return the new state, too."""
+
+    @abstractmethod
+    def frozen(self, weights: PyTree, state: PyTree) -> AbstractModel:
+        """Return the model of all rows given the trained weights."""

@@ -8,20 +8,22 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Key, PyTree
 from numpyro.distributions import Distribution
 from numpyro.distributions.constraints import Constraint
 
 from bernflow.errors import ModelError
-from bernflow.models.base import AbstractModel, Site, Theta
-from bernflow.models.inputs import NUMERIC_KINDS, call, check_values, pack, unpack, user_code
+from bernflow.models import network as networks
+from bernflow.models.base import AbstractJointModel, Site, Theta
+from bernflow.models.inputs import NUMERIC_KINDS, call, check_values, num_positional, pack, unpack, user_code
+from bernflow.models.network import Network
 from bernflow.models.priors import check_prior, resolve
 from bernflow.models.supports import check_observed, probe, start_value
 
 OBSERVED = "y"
 
 
-class Model(AbstractModel):
+class Model(AbstractJointModel):
     """Priors by name, and a likelihood of the data y given the parameters and x.
 
     Args:
@@ -32,6 +34,9 @@ class Model(AbstractModel):
         x: whatever else the likelihood needs: an array, or any nesting of arrays in dicts, lists and tuples.
         log_likelihood: instead of `likelihood`, `log_likelihood(theta, y, x)` returns the log likelihood of
             every data point, shape (N,). Such a model cannot predict.
+        network: a network (equinox, flax.nnx) whose weights are trained and not inferred. The likelihood then takes its
+            output h, one row per observation, as a last argument: `likelihood(theta, x, h)`.
+        images: the inputs of the network, one row per observation.
 
     Example:
         >>> import numpy as np, numpyro.distributions as dist
@@ -48,9 +53,13 @@ class Model(AbstractModel):
     prior: dict[str, Any]
     y: Any
     x: Any
+    network: Network | None
+    images: Any
+    features: Any
     likelihood: Callable | None = eqx.field(static=True)
     pointwise: Callable | None = eqx.field(static=True)
     has_prior: bool = eqx.field(static=True)
+    total_rows: int | None = eqx.field(static=True)
 
     def __init__(
         self,
@@ -60,6 +69,8 @@ class Model(AbstractModel):
         y: Any = None,
         x: Any = None,
         log_likelihood: Callable | None = None,
+        network: Any = None,
+        images: Any = None,
     ):
         _check_functions(likelihood, log_likelihood, y)
         check_prior(prior, reserved=OBSERVED)
@@ -68,6 +79,8 @@ class Model(AbstractModel):
         self.pointwise = log_likelihood
         self.y = None if y is None else _outcome(y)
         self.x = _covariates(x)
+        self.total_rows = None if self.y is None or self.y.ndim == 0 else len(self.y)
+        self.network, self.images, self.features = _network_parts(network, images, self.y)
         self.sites = resolve(self.prior)
         self._check_likelihood()
         self._check_outcome()
@@ -79,8 +92,7 @@ class Model(AbstractModel):
 
     def log_terms(self, theta: Theta) -> Theta:
         """Split the log density into one term per prior and one, `y`, for the likelihood."""
-        terms = {site.name: jnp.sum(self._prior(site.name, theta).log_prob(theta[site.name])) for site in self.sites}
-        return terms | {OBSERVED: jnp.sum(self._points(theta))}
+        return self._prior_terms(theta) | {OBSERVED: jnp.sum(self._points(theta))}
 
     def support_of(self, name: str, theta: Theta) -> Constraint:
         """Return the support of a parameter given those that its prior depends on."""
@@ -105,16 +117,83 @@ class Model(AbstractModel):
         """Return nothing: derived quantities are computed from draws."""
         return {}
 
-    def predict(self, key: Key[Array, ""], theta: Theta, x: Any = None) -> Theta:  # type: ignore[override]
-        """Draw new outcomes for the covariates given, or for the model's own."""
+    def num_rows(self) -> int:
+        """Count the rows of y."""
+        if self.total_rows is None:
+            raise ModelError("Batches need one row per observation: give y=... of shape (N,) or (N, ...).")
+        return self.total_rows
+
+    def rows(self) -> PyTree:
+        """Return the outcome, the covariates with as many rows, and the inputs of the network."""
+        return {"y": self.y, "x": self._split_covariates()[0], "images": self.images}
+
+    def without_rows(self) -> "Model":
+        """Return the model less outcome, images and covariates with one row per observation."""
+        constants = self._split_covariates()[1]
+        light = eqx.tree_at(lambda m: m.x, self, constants, is_leaf=_is_none)
+        return eqx.tree_at(lambda m: (m.y, m.images, m.features), light, (None, None, None), is_leaf=_is_none)
+
+    def trained(self) -> tuple[PyTree, PyTree]:
+        """Return the weights and the state of the network."""
+        return (None, None) if self.network is None else (self.network.weights, self.network.state)
+
+    def log_density_of_batch(
+        self, theta: Theta, weights: PyTree, state: PyTree, batch: PyTree, key: Key[Array, ""]
+    ) -> tuple[Float[Array, ""], PyTree]:
+        """Estimate log prior + log likelihood from a batch of rows, whose likelihood counts N / B times."""
+        h = None
+        if self.network is not None:
+            h, state = self.network.apply(weights, state, batch["images"], key, True)
+            h = h.astype(jnp.zeros(()).dtype)
+        x = unpack(eqx.combine(batch["x"], self._split_covariates()[1]))
+        points = self._points_of(theta, batch["y"], x, h)
+        scale = self.num_rows() / batch["y"].shape[0]
+        return self._log_prior(theta) + scale * jnp.sum(points), state
+
+    def frozen(self, weights: PyTree, state: PyTree) -> "Model":
+        """Return the model of all rows with the output of the trained network as data."""
+        if self.network is None:
+            return self
+        network = self.network.with_weights(weights, state)
+        features = networks.evaluate(network, self.images)
+        # The images are not needed any more, and would travel with every use of the model.
+        return eqx.tree_at(
+            lambda m: (m.network, m.features, m.images), self, (network, features, None), is_leaf=_is_none
+        )
+
+    def prepare(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        """Run the network once over new images, so that predictions need only its output."""
+        if kwargs.get("images") is None:
+            return args, {name: value for name, value in kwargs.items() if name != "images"}
+        if self.network is None:
+            raise ModelError("predict got images, but the model has no network: leave them out.")
+        features = networks.evaluate(self.network, _images(kwargs["images"]))
+        return args, {**{name: v for name, v in kwargs.items() if name != "images"}, "features": features}
+
+    def predict(  # type: ignore[override]
+        self, key: Key[Array, ""], theta: Theta, x: Any = None, features: Any = None
+    ) -> Theta:
+        """Draw new outcomes for the covariates given, or for the model's own.
+
+        Args:
+            key: a JAX random key.
+            theta: one value per parameter.
+            x: covariates in place of the model's own.
+            features: output of the network in place of that for the model's own images; `Posterior.predict` computes it
+                from `images=`.
+        """
+        if self.network is not None and (x is None) != (features is None) and self.x is not None:
+            raise ModelError("predict for new data needs both x and images: the model was given both.")
         if self.likelihood is None:
             raise ModelError(
                 "Prediction needs likelihood=..., a function that returns a distribution: this model has "
                 "log_likelihood=..., which cannot generate data."
             )
         with user_code("The likelihood, run to predict,"):
-            fn = call(self.likelihood, theta, unpack(self.x if x is None else _covariates(x)))
-            if x is None:
+            own = x is None and features is None
+            h = self.features if own else features
+            fn = self._distribution(theta, unpack(self.x if x is None else _covariates(x)), h)
+            if own:
                 shape = np.shape(self.y)
                 batch = jnp.broadcast_shapes(fn.batch_shape, shape[: len(shape) - fn.event_dim])
                 fn = fn if batch == tuple(fn.batch_shape) else fn.expand(batch)
@@ -124,12 +203,38 @@ class Model(AbstractModel):
         fn = self.prior[name]
         return fn if isinstance(fn, Distribution) else fn(theta)
 
+    def _prior_terms(self, theta: Theta) -> Theta:
+        return {site.name: jnp.sum(self._prior(site.name, theta).log_prob(theta[site.name])) for site in self.sites}
+
+    def _log_prior(self, theta: Theta) -> Array:
+        return sum(self._prior_terms(theta).values(), start=jnp.zeros(()))
+
     def _points(self, theta: Theta) -> Array:
-        x, y = unpack(self.x), None if self.y is None else jnp.asarray(self.y)
+        y = None if self.y is None else jnp.asarray(self.y)
+        return self._points_of(theta, y, unpack(self.x), unpack(self.features))
+
+    def _points_of(self, theta: Theta, y: Any, x: Any, h: Any) -> Array:
+        """Evaluate the log likelihood of every row given."""
         if self.likelihood is not None:
-            return call(self.likelihood, theta, x).log_prob(y)
+            return self._distribution(theta, x, h).log_prob(y)
         assert self.pointwise is not None
-        return jnp.asarray(call(self.pointwise, theta, y, x))
+        return jnp.asarray(call(self.pointwise, theta, y, *self._arguments(self.pointwise, 2, x, h)))
+
+    def _distribution(self, theta: Theta, x: Any, h: Any) -> Distribution:
+        assert self.likelihood is not None
+        return call(self.likelihood, theta, *self._arguments(self.likelihood, 1, x, h))
+
+    def _arguments(self, function: Callable, num_before: int, x: Any, h: Any) -> tuple:
+        """Return the data arguments of a user's function: x where it was given, then h of a network."""
+        if self.network is None:
+            return (x,)
+        h = jnp.asarray(h, jnp.zeros(()).dtype)
+        return (h,) if x is None and num_positional(function) <= num_before + 1 else (x, h)
+
+    def _split_covariates(self) -> tuple[Any, Any]:
+        """Split x into the arrays with one row per observation and the rest."""
+        num = self.num_rows()
+        return eqx.partition(self.x, lambda leaf: isinstance(leaf, np.ndarray | jax.Array) and leaf.shape[:1] == (num,))
 
     def _draw(self, key: Key[Array, ""]) -> Theta:
         theta: Theta = {}
@@ -151,11 +256,11 @@ class Model(AbstractModel):
 
         def visit(theta: Theta) -> Array:
             if self.likelihood is not None:
-                fn = call(self.likelihood, theta, unpack(self.x))
+                fn = self._distribution(theta, unpack(self.x), self.features)
                 if not isinstance(fn, Distribution):
                     raise ModelError(
-                        f"The likelihood returned a {type(fn).__name__}: expected a NumPyro distribution. "
-                        "A function that returns log probabilities is given as log_likelihood=..."
+                        f"The likelihood returned a {type(fn).__name__}: expected a NumPyro distribution. A function "
+                        "that returns log probabilities is given as log_likelihood=..."
                     )
                 seen["batch"], seen["event_dim"] = tuple(fn.batch_shape), fn.event_dim
                 _check_shape(np.shape(self.y), seen["batch"], tuple(fn.event_shape))
@@ -167,8 +272,7 @@ class Model(AbstractModel):
         shape = np.shape(self.y)
         if self.likelihood is None and self.y is not None and out.shape not in (shape, shape[:1]):
             raise ModelError(
-                f"The log_likelihood returned shape {out.shape} for y of shape {shape}: expected one value "
-                "per data "
+                f"The log_likelihood returned shape {out.shape} for y of shape {shape}: expected one value per data "
                 f"point, shape {shape[:1]}. Return the terms before they are summed over the data."
             )
 
@@ -180,7 +284,7 @@ class Model(AbstractModel):
             for site in self.sites:
                 theta[site.name] = start_value(key, site.name, self._prior(site.name, theta))
             assert self.likelihood is not None
-            check_observed("Model: y", call(self.likelihood, theta, unpack(self.x)), self.y)
+            check_observed("Model: y", self._distribution(theta, unpack(self.x), self.features), self.y)
 
         if self.likelihood is not None:
             with user_code("The likelihood"):
@@ -192,8 +296,8 @@ def _check_shape(shape: tuple[int, ...], batch: tuple[int, ...], event: tuple[in
     given = f"y has shape {shape}, the likelihood has batch_shape {batch} and event_shape {event}"
     if split < 0 or shape[split:] != event:
         raise ModelError(
-            f"{given}: expected y to end in the event_shape {event}. "
-            "Reshape y, or change what to_event(...) makes of the likelihood."
+            f"{given}: expected y to end in the event_shape {event}. Reshape y, or change what to_event(...) makes of "
+            "the likelihood."
         )
     try:
         points = jnp.broadcast_shapes(shape[:split], batch)
@@ -202,9 +306,9 @@ def _check_shape(shape: tuple[int, ...], batch: tuple[int, ...], event: tuple[in
     if points != shape[:split]:
         outcome = "which do not fit" if points is None else f"which broadcast to {points}"
         raise ModelError(
-            f"{given}, {outcome}: expected one log probability per data point, shape {shape[:split]}. "
-            "Make the parameters of the likelihood as long as y: a column of shape (N, 1) becomes (N,) "
-            "by `[:, 0]` or `.squeeze(-1)`."
+            f"{given}, {outcome}: expected one log probability per data point, shape {shape[:split]}. Make the "
+            "parameters of the likelihood as long as y: a column of shape (N, 1) becomes (N,) by `[:, 0]` or "
+            "`.squeeze(-1)`."
         )
 
 
@@ -215,11 +319,38 @@ def _check_functions(likelihood: Any, log_likelihood: Any, y: Any) -> None:
     for name, function in (("likelihood", likelihood), ("log_likelihood", log_likelihood)):
         if function is not None and (not callable(function) or isinstance(function, Distribution)):
             raise ModelError(
-                f"Model: {name} is a {type(function).__name__}: expected a function of theta, "
-                f"for example `{name}=lambda theta, {'x' if name == 'likelihood' else 'y, x'}: ...`."
+                f"Model: {name} is a {type(function).__name__}: expected a function of theta, for example "
+                f"`{name}=lambda theta, {'x' if name == 'likelihood' else 'y, x'}: ...`."
             )
     if likelihood is not None and y is None:
         raise ModelError("Model got likelihood= without y=: expected the observed data as y=...")
+
+
+def _network_parts(network: Any, images: Any, y: Any) -> tuple[Network | None, Any, Any]:
+    """Check network and images; until the network is trained its output counts as zero."""
+    if (network is None) != (images is None):
+        given, missing = ("network", "images") if images is None else ("images", "network")
+        raise ModelError(f"Model got {given}= without {missing}=: expected both, or neither.")
+    if network is None:
+        return None, None, None
+    network, images = networks.as_network(network), _images(images)
+    if y is None or len(images) != len(np.atleast_1d(y)):
+        num = 0 if y is None else len(np.atleast_1d(y))
+        raise ModelError(f"Model: images has {len(images)} rows and y has {num}: expected one image per observation.")
+    return network, images, np.zeros((len(images), *networks.check_output(network, images)), np.float32)
+
+
+def _images(images: Any) -> np.ndarray:
+    array = np.asarray(images)
+    if array.ndim < 1 or array.dtype.kind not in NUMERIC_KINDS:
+        raise ModelError(
+            f"images has shape {array.shape} and type {array.dtype}: expected numbers, one row per observation."
+        )
+    return array
+
+
+def _is_none(leaf: Any) -> bool:
+    return leaf is None
 
 
 def _outcome(y: Any) -> np.ndarray:

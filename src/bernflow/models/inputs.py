@@ -88,9 +88,8 @@ def check_values(tree: Any, where: str, *, allow_infinite: bool = False) -> None
         name = where + jax.tree_util.keystr(path)
         if isinstance(leaf, np.ma.MaskedArray) and np.ma.is_masked(leaf):
             raise ModelError(
-                f"{name} is a masked array with {int(np.ma.count_masked(leaf))} masked values: expected "
-                "complete data. "
-                "Drop or impute the masked values; otherwise what is hidden under the mask would be used."
+                f"{name} is a masked array with {int(np.ma.count_masked(leaf))} masked values: expected complete "
+                "data. Drop or impute the masked values; otherwise what is hidden under the mask would be used."
             )
         if isinstance(leaf, jax.core.Tracer) or not (is_data(leaf) or hasattr(leaf, "__array__")):
             continue
@@ -103,8 +102,8 @@ def check_values(tree: Any, where: str, *, allow_infinite: bool = False) -> None
             index = tuple(int(i) for i in np.argwhere(bad)[0])
             kind = "NaN" if allow_infinite else "NaN or infinite"
             raise ModelError(
-                f"{name} has {int(bad.sum())} {kind} values, the first at index {index} "
-                f"({value[index]}): expected finite numbers. Drop or impute them before the fit."
+                f"{name} has {int(bad.sum())} {kind} values, the first at index {index} ({value[index]}): expected "
+                "finite numbers. Drop or impute them before the fit."
             )
 
 
@@ -117,8 +116,8 @@ def user_code(what: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise ModelError(
-            f"{what} failed with {type(error).__name__}: {error}\n"
-            "The traceback of that error, shown first, ends at the line that failed."
+            f"{what} failed with {type(error).__name__}: {error}\nThe traceback of that error, shown first, ends at "
+            "the line that failed."
         ) from error
 
 
@@ -139,6 +138,17 @@ def call(function: Callable, *args: Any) -> Any:
     while count > required and args[count - 1] is None:
         count -= 1
     return function(*args[:count])
+
+
+def num_positional(function: Callable) -> int:
+    """Count the positional parameters of a function; as many as anybody gives where it takes any number."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return 99
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return 99
+    return sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
 
 
 def name_of(function: Callable) -> str:

@@ -63,8 +63,8 @@ class LogDensityModel(AbstractModel):
     def predict(self, key: Key[Array, ""], theta: Theta, *args: Any, **kwargs: Any) -> Theta:
         """Raise: a log density cannot generate data."""
         raise ModelError(
-            "A model from from_log_density cannot predict, because it does not say how data arise. "
-            "Use bf.Model with likelihood=..., or a NumPyro model."
+            "A model from from_log_density cannot predict, because it does not say how data arise. Use bf.Model with "
+            "likelihood=..., or a NumPyro model."
         )
 
 
@@ -105,8 +105,8 @@ def from_log_density(
     unknown = sorted(set(support) - set(init))
     if unknown:
         raise ModelError(
-            f"from_log_density: support names {', '.join(map(repr, unknown))}, which init does not have. "
-            f"Expected names among {', '.join(map(repr, init))}."
+            f"from_log_density: support names {', '.join(map(repr, unknown))}, which init does not have. Expected "
+            f"names among {', '.join(map(repr, init))}."
         )
     start = {name: _start_array(name, value) for name, value in init.items()}
     sites = tuple(_site(name, value, support.get(name, constraints.real)) for name, value in start.items())
@@ -115,8 +115,8 @@ def from_log_density(
         out = jax.eval_shape(model.log_density, model.initial())
     if getattr(out, "shape", None) != () or not jnp.issubdtype(out.dtype, jnp.floating):
         raise ModelError(
-            f"The log density {name_of(logp)!r} returned {_describe(out)}: expected one float of shape (). "
-            "Sum over the data points and parameters."
+            f"The log density {name_of(logp)!r} returned {_describe(out)}: expected one float of shape (). Sum over "
+            "the data points and parameters."
         )
     return model
 
@@ -142,8 +142,7 @@ def _site(name: str, value: np.ndarray, support: Any) -> Site:
         inside = bool(np.all(support(value)))
     if not inside:
         raise ModelError(
-            f"from_log_density: init[{name!r}] = {np.array2string(value, threshold=8)} lies outside of its "
-            "support "
+            f"from_log_density: init[{name!r}] = {np.array2string(value, threshold=8)} lies outside of its support "
             f"{support!r}. Give a start inside."
         )
     return Site(name, value.shape, support)

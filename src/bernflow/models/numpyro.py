@@ -7,7 +7,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Key, PyTree
 from numpyro import handlers
 from numpyro.distributions.constraints import Constraint
 from numpyro.infer.util import compute_log_probs
@@ -15,7 +15,7 @@ from numpyro.primitives import Messenger
 
 from bernflow.errors import ModelError
 from bernflow.models.base import AbstractModel, Site, Theta
-from bernflow.models.inputs import check_values, freeze, name_of, pack, unpack, user_code
+from bernflow.models.inputs import check_values, freeze, is_data, name_of, pack, unpack, user_code
 from bernflow.models.supports import check_continuous, check_observed, describe, is_factor, probe, start_value
 
 
@@ -103,23 +103,15 @@ class NumPyroModel(AbstractModel):
         """
         if not args and not kwargs:
             args, kwargs = self.args, self.kwargs
-        conditioned = handlers.substitute(_redraw(self.function), data=theta)
+        conditioned = handlers.substitute(redraw(self.function), data=theta)
         with user_code(f"The model function {name_of(self.function)!r}, run to predict,"):
             trace = handlers.trace(handlers.seed(conditioned, key)).get_trace(*unpack(args), **unpack(kwargs))
-        missing = [name for name in self.observed_names if name not in trace]
-        if missing:
-            raise ModelError(
-                f"Prediction needs the observed sites {', '.join(map(repr, missing))}, but the model does "
-                "not reach "
-                "them with the arguments given to predict. Have it sample them also where the outcome is "
-                "None."
-            )
-        return {name: trace[name]["value"] for name in self.observed_names}
+        return drawn(trace, self.observed_names)
 
     def _trace(self, key: Key[Array, ""], theta: Theta) -> dict[str, dict]:
         """Run the model at theta; sites that theta lacks get a value inside their support."""
-        seeded = handlers.seed(self.function, key)
-        filled = handlers.substitute(handlers.substitute(seeded, data=theta), substitute_fn=_fill)
+        seeded = handlers.seed(fresh(self.function), key)
+        filled = handlers.substitute(handlers.substitute(seeded, data=theta), substitute_fn=fill)
         return handlers.trace(filled).get_trace(*unpack(self.args), **unpack(self.kwargs))
 
     def _draw(self, key: Key[Array, ""]) -> Theta:
@@ -131,8 +123,9 @@ class NumPyroModel(AbstractModel):
         observed: list[str] = []
 
         def visit(key: Key[Array, ""]) -> None:
-            for name, site in self._trace(key, {}).items():
-                _refuse_unsupported(name, site)
+            trace = self._trace(key, {})
+            _refuse_trained(trace)
+            for name, site in trace.items():
                 if site["type"] != "sample":
                     continue
                 if not site["is_observed"]:
@@ -142,7 +135,7 @@ class NumPyroModel(AbstractModel):
                 elif not is_factor(site["fn"]) and not isinstance(site["value"], jax.core.Tracer):
                     check_values(site["value"], f"The observed site {name!r}")
                     check_observed(f"The observed site {name!r}", site["fn"], site["value"])
-                    _warn_broadcast(name, site)
+                    warn_broadcast(name, site)
                     observed.append(name)
 
         probe(visit)
@@ -168,7 +161,7 @@ class NumPyroModel(AbstractModel):
         return True
 
 
-class _redraw(Messenger):  # noqa: N801  (NumPyro's handlers are lower case)
+class redraw(Messenger):  # noqa: N801  (NumPyro's handlers are lower case)
     """Forget the observed values and draw new ones of the same shape.
 
     `handlers.uncondition` keeps the shape of the distribution, which is a scalar where the model writes
@@ -176,6 +169,7 @@ class _redraw(Messenger):  # noqa: N801  (NumPyro's handlers are lower case)
     """
 
     def process_message(self, msg: dict[str, Any]) -> None:
+        """Turn an observed site into a latent one of the shape of the data."""
         if msg["type"] != "sample" or not msg["is_observed"] or is_factor(msg["fn"]):
             return
         fn = msg["fn"]
@@ -187,35 +181,93 @@ class _redraw(Messenger):  # noqa: N801  (NumPyro's handlers are lower case)
         msg["value"] = None
 
 
-def _fill(site: dict[str, Any]) -> Array | None:
+def fill(site: dict[str, Any]) -> Array | None:
+    """Give a latent site without a value one inside its support."""
     if site["type"] != "sample" or site["is_observed"] or site["value"] is not None:
         return None
     return start_value(site["kwargs"]["rng_key"], site["name"], site["fn"], site["kwargs"]["sample_shape"])
 
 
-def _refuse_unsupported(name: str, site: dict[str, Any]) -> None:
-    if site["type"] == "param":
-        raise ModelError(
-            f"The model has the parameter {name!r} from numpyro.param: trainable parameters beside the "
-            "posterior are "
-            "not supported yet. Give it a prior with numpyro.sample."
-        )
-    if site["type"] == "plate" and site["args"][1] not in (None, site["args"][0]):
-        raise ModelError(
-            f"The plate {name!r} takes {site['args'][1]} of {site['args'][0]} rows: subsampling is not "
-            "supported yet. "
-            "Pass the full data and leave out subsample_size."
-        )
+class TrainedSitesError(ModelError):
+    """The model takes batches of its rows or has parameters to train, which a `NumPyroModel` does not."""
 
 
-def _warn_broadcast(name: str, site: dict[str, Any]) -> None:
+def _refuse_trained(trace: dict[str, dict]) -> None:
+    for name, site in trace.items():
+        if site["type"] == "plate" and is_subsampled(site):
+            raise TrainedSitesError(
+                f"NumPyroModel: the plate {name!r} takes {site['args'][1]} of {site['args'][0]} rows. Give the "
+                "function to bernflow.fit, which trains on batches, or leave out subsample_size."
+            )
+        if site["type"] == "mutable" or (site["type"] == "param" and jax.tree.leaves(learned(name, trace))):
+            raise TrainedSitesError(
+                f"NumPyroModel: {name!r} comes from numpyro.{site['type']} and changes in training. Give the function "
+                "to bernflow.fit, which trains it beside the posterior, or give it a prior with numpyro.sample."
+            )
+
+
+def is_subsampled(plate: dict[str, Any]) -> bool:
+    """Tell whether a plate takes some of its rows only."""
+    size, subsample_size = plate["args"]
+    return subsample_size not in (None, size)
+
+
+def learned(name: str, trace: dict[str, dict]) -> PyTree:
+    """Return the value of a `numpyro.param` site with None in place of all that is not trained.
+
+    `random_flax_module` and `random_nnx_module` take the weights with a prior out of the value. `random_eqx_module`
+    leaves them in and names their sites <module>/<path>.
+    """
+    value = trace[name]["value"]
+    latent = [other for other, site in trace.items() if site["type"] == "sample" and not site["is_observed"]]
+    module = name.removesuffix("$params")
+
+    def is_trained(path: tuple, leaf: Any) -> bool:
+        own = jax.tree_util.keystr(path)[1:]
+        has_prior = own and any(other.startswith(module) and other[len(module) :].endswith(own) for other in latent)
+        is_number = isinstance(leaf, float) or eqx.is_inexact_array(jnp.asarray(leaf) if is_data(leaf) else leaf)
+        return is_number and not (isinstance(value, eqx.Module) and has_prior)
+
+    return eqx.filter(value, jax.tree.map_with_path(is_trained, value))
+
+
+class fresh(Messenger):  # noqa: N801
+    """Hand out copies of mutable values, because a run changes them; keep the first ones in `initial`."""
+
+    def __init__(self, fn: Callable | None = None):
+        self.initial: dict[str, PyTree] = {}
+        super().__init__(fn)
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        """Replace the value of a mutable site by a copy."""
+        if msg["type"] == "mutable" and msg["value"] is not None:
+            self.initial[msg["name"]] = copied(msg["value"])
+            msg["value"] = copied(msg["value"])
+
+
+def copied(tree: PyTree) -> PyTree:
+    """Copy the containers of a tree, not the arrays."""
+    return jax.tree.map(lambda leaf: leaf, tree)
+
+
+def drawn(trace: dict[str, dict], names: tuple[str, ...]) -> Theta:
+    """Return the new values of the observed sites."""
+    missing = [name for name in names if name not in trace]
+    if missing:
+        raise ModelError(
+            f"Prediction needs the observed sites {', '.join(map(repr, missing))}, but the model does not reach them "
+            "with the arguments given to predict. Have it sample them also where the outcome is None."
+        )
+    return {name: trace[name]["value"] for name in names}
+
+
+def warn_broadcast(name: str, site: dict[str, Any]) -> None:
     """Warn where data of shape (N,) meet a distribution of shape (N, 1): every point would count N times."""
     fn, shape = site["fn"], jnp.shape(site["value"])
     batch = shape[: len(shape) - fn.event_dim]
     if shape and jnp.broadcast_shapes(batch, tuple(fn.batch_shape)) != batch:
         warnings.warn(
             f"The observed site {name!r} has data of shape {shape} and a distribution of batch shape "
-            f"{tuple(fn.batch_shape)}: they are broadcast, so data points count several times. Give both "
-            "one shape.",
+            f"{tuple(fn.batch_shape)}: they are broadcast, so data points count several times. Give both one shape.",
             stacklevel=2,
         )

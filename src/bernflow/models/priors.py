@@ -87,9 +87,8 @@ def _raise_unresolved(missing: dict[str, KeyError], prior: dict[str, Any]) -> No
     for name, error in missing.items():
         if _asks_for(error) not in missing:
             raise ModelError(
-                f"The prior of {name!r} asks for {_asks_for(error)!r}, which is not a parameter that it can "
-                "use. "
-                f"The model defines {', '.join(map(repr, prior))}."
+                f"The prior of {name!r} asks for {_asks_for(error)!r}, which is not a parameter that it can use. The "
+                f"model defines {', '.join(map(repr, prior))}."
             ) from error
     chain = ", ".join(f"{name!r} needs {_asks_for(error)!r}" for name, error in missing.items())
     raise ModelError(f"The priors depend on each other in a circle: {chain}. Give one of them a prior of its own.")

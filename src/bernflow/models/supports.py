@@ -45,8 +45,7 @@ def start_value(key: Key[Array, ""], name: str, fn: Distribution, sample_shape: 
         transform = biject_to(fn.support)
     except NotImplementedError as error:
         raise ModelError(
-            f"The parameter {name!r} ({type(unwrap(fn)).__name__}) has the support {fn.support!r}, for "
-            "which no map "
+            f"The parameter {name!r} ({type(unwrap(fn)).__name__}) has the support {fn.support!r}, for which no map "
             "from unconstrained numbers is known. Write the model with a parameter on a supported set (real, "
             "positive, interval, simplex, ordered, Cholesky factor, covariance, ...) and transform it."
         ) from error
@@ -79,8 +78,8 @@ def check_observed(what: str, fn: Distribution, value: Any) -> None:
     index = tuple(int(i) for i in np.argwhere(outside)[0])
     raise ModelError(
         f"{what} has {int(outside.sum())} values outside of the support {fn.support!r} of its distribution "
-        f"({type(unwrap(fn)).__name__}), the first at index {index} ({np.asarray(value)[index]}). "
-        "Correct the data, or choose a distribution that allows them."
+        f"({type(unwrap(fn)).__name__}), the first at index {index} ({np.asarray(value)[index]}). Correct the data, "
+        "or choose a distribution that allows them."
     )
 
 

@@ -81,8 +81,8 @@ def _trusted(reference: Mapping[str, Any], panel: Panel) -> np.ndarray | None:
     fits = value.ndim == len(panel.where) + 1 and all(i < n for i, n in zip(panel.where, value.shape[1:], strict=True))
     if not fits or len(value) < 2:
         raise ArgumentError(
-            f"reference[{panel.name!r}] has shape {value.shape}: expected at least two draws, (num, *shape), "
-            f"with {panel.label}."
+            f"reference[{panel.name!r}] has shape {value.shape}: expected at least two draws, (num, *shape), with "
+            f"{panel.label}."
         )
     return component_draws(value, panel.where)
 

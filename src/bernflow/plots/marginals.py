@@ -43,8 +43,8 @@ def plot_posterior(
     """
     if backend != "matplotlib":
         raise ArgumentError(
-            f"backend={backend!r}: only 'matplotlib' is drawn here; use "
-            f"arviz_plots.plot_dist(posterior.to_arviz(), backend={backend!r})."
+            f"backend={backend!r}: only 'matplotlib' is drawn here; use arviz_plots.plot_dist(posterior.to_arviz(), "
+            f"backend={backend!r})."
         )
     panels, total = components(posterior.draws(num, key, weighted), var_names or posterior.names, MAX_PANELS)
     references = trusted_draws(reference, panels)

@@ -139,8 +139,8 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
         raise FileFormatError(f"{path} holds {named!r}: expected {FORMAT!r}, as written by post.save(path).")
     if version > FORMAT_VERSION:
         raise FileFormatError(
-            f"{path} has format version {version}, written by bernflow {manifest.get('bernflow_version')}; "
-            f"this bernflow reads up to {FORMAT_VERSION}: install a newer bernflow."
+            f"{path} has format version {version}, written by bernflow {manifest.get('bernflow_version')}; this "
+            f"bernflow reads up to {FORMAT_VERSION}: install a newer bernflow."
         )
     if len(infos) != len(members) + 1 or members.keys() != checksums.keys():
         odd = sorted(members.keys() ^ checksums.keys()) or "names twice"
@@ -186,8 +186,8 @@ def _check_model(sites: tuple[Site, ...], model: AbstractModel) -> None:
     if expected != given:
         show = [", ".join(f"{s['name']} {s['shape']} {s['support']}" for s in group) for group in (given, expected)]
         raise ArgumentError(
-            f"load(model=...): the model has the parameters {show[0]}; the saved posterior has {show[1]}. "
-            "Pass the model that was fitted."
+            f"load(model=...): the model has the parameters {show[0]}; the saved posterior has {show[1]}. Pass the "
+            "model that was fitted."
         )
 
 

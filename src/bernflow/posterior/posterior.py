@@ -133,6 +133,7 @@ class Posterior:
         model = self._need_model("predict")
         theta = self.draws(num, key, weighted, deterministic=False)
         with use_precision(self.precision):
+            args, kwargs = model.prepare(args, kwargs)
             return sampling.predict(model, as_key(key), theta, args, kwargs)
 
     def summary(self, num: int = 4000, key: Any = 1, weighted: bool = False, ci_prob: float = 0.9) -> "pd.DataFrame":
@@ -190,8 +191,8 @@ class Posterior:
         log_weights = _difference(sampling.log_density(self.layout, model, x), log_q)
         if not np.any(log_weights > -np.inf):
             raise ArgumentError(
-                "weighted=True: every draw lies where the posterior density is zero. Use weighted=False, "
-                "and see post.diagnostics.status."
+                "weighted=True: every draw lies where the posterior density is zero. Use weighted=False, and see "
+                "post.diagnostics.status."
             )
         chosen = sampling.resample(key, log_weights, num)
         return x[chosen], log_q[chosen]

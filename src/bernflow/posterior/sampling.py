@@ -21,6 +21,8 @@ from bernflow.models.base import AbstractModel, Theta
 from bernflow.target import Layout
 
 BLOCK = 1000
+# Rows of data times draws that are evaluated at once.
+MAX_ROWS_TIMES_DRAWS = 2**25
 # Proposals per weighted draw: with constant weights every proposal is used at most once.
 OVERSAMPLING = 4
 
@@ -42,7 +44,9 @@ def _constrain_block(layout: Layout, model: AbstractModel | None, x: Float[Array
 
 @eqx.filter_jit
 def _log_density_block(layout: Layout, model: AbstractModel, x: Float[Array, "s p"]) -> Float[Array, " s"]:
-    return jax.vmap(lambda x: target.log_density(layout, model, x))(x)
+    # As many draws at once as leave the rows of the data times the draws inside of the memory.
+    at_once = max(1, min(BLOCK, MAX_ROWS_TIMES_DRAWS // _num_rows(model)))
+    return jax.lax.map(lambda x: target.log_density(layout, model, x), x, batch_size=at_once)
 
 
 @eqx.filter_jit
@@ -68,6 +72,10 @@ def _predict_block(
 @eqx.filter_jit
 def _log_likelihood_block(model: AbstractModel, theta: Theta) -> Theta:
     return jax.vmap(model.log_likelihood)(theta)
+
+
+def _num_rows(model: AbstractModel) -> int:
+    return max((leaf.shape[0] for leaf in jax.tree.leaves(model) if getattr(leaf, "ndim", 0) > 0), default=1)
 
 
 def _inside(layout: Layout, theta: Theta) -> Bool[Array, ""]:

@@ -273,12 +273,12 @@ def observed_nan(n):
         (
             with_param,
             (),
-            "'loc' from numpyro.param: trainable parameters .* not supported yet. Give it a prior",
+            "NumPyroModel: 'loc' comes from numpyro.param and changes in training. Give the function to bernflow.fit",
         ),
         (
             subsampled,
             (np.zeros(4),),
-            "The plate 'rows' takes 2 of 4 rows: .* not supported yet. Pass the full data",
+            "NumPyroModel: the plate 'rows' takes 2 of 4 rows. Give the function to bernflow.fit",
         ),
         (on_the_sphere, (), "'d' .* has the support .* no map from unconstrained numbers is known"),
         (broken, (np.zeros(2),), "The model function 'broken' failed with TypeError: of the user"),

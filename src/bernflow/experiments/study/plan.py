@@ -4,9 +4,10 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bernflow.experiments.study.page import Page
+if TYPE_CHECKING:  # tasks run where nothing can be drawn
+    from bernflow.experiments.study.page import Page
 
 # The settings of the paper; a run of minutes that keeps the message; a run that only shows that everything works.
 SCALES = ("full", "quick", "tiny")
@@ -71,5 +72,5 @@ class Experiment:
     title: str
     summary: str
     tasks: Callable[[str], list[Task]]
-    present: Callable[[str, Results], Page]
+    present: Callable[[str, Results], "Page"]
     needs: Mapping[str, str] = field(default_factory=dict)

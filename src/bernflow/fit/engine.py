@@ -1,0 +1,159 @@
+"""From a target to a judged posterior: start, train, choose, judge."""
+
+import time
+import warnings
+from collections.abc import Callable
+from importlib import metadata
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key
+
+from bernflow.diagnostics.verdict import judge
+from bernflow.fit import modes
+from bernflow.fit.loop import Method, begin, evaluate, num_stacked, pick, train
+from bernflow.fit.progress import Recorder
+from bernflow.fit.settings import MAX_DIM_SCORE, Settings
+from bernflow.fit.start import find_start
+from bernflow.flows.base import AbstractDistribution, AbstractFlow, AbstractScoredFlow
+from bernflow.posterior import Posterior, sampling
+from bernflow.precision import use_precision
+from bernflow.preflight import preflight, starting_points
+from bernflow.target import Target
+
+NUM_STARTS = 8
+# Draws behind the figures of the verdict.
+NUM_DIAGNOSTIC_DRAWS = 20_000
+DIAGNOSTIC_PRECISION = "float64"
+
+
+def initial_flows(target: Target, settings: Settings, start_key: Key[Array, ""], flow_key: Key[Array, ""]):
+    """Return one flow per restart, stacked, each at a start of its own."""
+    settings.family.check(target.dim)
+    num = max(num_starts(target.dim), settings.restarts * (4 if settings.restarts > 1 else 1))
+    points_key, path_key = jax.random.split(start_key)
+    points = starting_points(target, points_key, num)
+    usable = preflight(target, points)
+    # Unusable points are replaced, not dropped: the number of paths is part of the compiled shape.
+    points = usable[jnp.arange(num) % len(usable)]
+    if not settings.family.use_start:
+        loc, factor = (jnp.stack([leaf] * settings.restarts) for leaf in (points[0], jnp.eye(target.dim)))
+    else:
+        gaussians = find_start(target, points, path_key)
+        chosen = np.array(modes.distinct_starts(gaussians, settings.restarts))
+        loc, factor = gaussians.loc[chosen], gaussians.factor[chosen]
+    keys = jax.random.split(flow_key, settings.restarts)
+    make = _build_flows if settings.family.compiled else _build_one_by_one
+    return make(settings.family.build, settings.spec(target.dim), keys, loc, factor)
+
+
+@eqx.filter_jit
+def _build_flows(build, spec, keys, loc, factor):
+    return eqx.filter_vmap(lambda key, loc, factor: build(key, spec, loc, factor))(keys, loc, factor)
+
+
+def _build_one_by_one(build, spec, keys, loc, factor):
+    flows = [build(key, spec, *start) for key, *start in zip(keys, loc, factor, strict=True)]
+    return jax.tree.map(lambda first, *others: jnp.stack([first, *others]) if eqx.is_array(first) else first, *flows)
+
+
+def num_starts(dim: int) -> int:
+    """Choose the number of Newton paths; in many dimensions each costs a large eigendecomposition per step."""
+    return NUM_STARTS if dim <= 100 else 4 if dim <= 300 else 2
+
+
+def train_and_judge(
+    target: Target,
+    settings: Settings,
+    flows: AbstractFlow,
+    key: Key[Array, ""],
+    progress: bool,
+    began: float,
+    refiner: Callable[..., Posterior],
+    earlier: Posterior | None = None,
+) -> Posterior:
+    """Train stacked flows, choose or mix, judge, and wrap up."""
+    use_score = settings.family.use_score and isinstance(flows, AbstractScoredFlow) and target.dim <= MAX_DIM_SCORE
+    rate = settings.learning_rate
+    if rate is not None and not use_score and not settings.family.paper_recipe:
+        # Plain gradients keep their noise at the optimum, and its effect adds up over the dimensions.
+        rate *= min(1.0, MAX_DIM_SCORE / target.dim)
+    method = Method(
+        optimizer=settings.optimizer,
+        learning_rate=rate,
+        constant_rate=settings.family.paper_recipe,
+        num_particles=settings.num_particles,
+        use_score=use_score,
+        cover=settings.family.cover,
+    )
+    loop_key, choice_key, judge_key = jax.random.split(key, 3)
+    done_before = 0 if earlier is None else int(earlier.settings["steps"])
+    recorder = Recorder(progress, settings.num_particles, done_before)
+    try:
+        with use_precision(settings.precision):
+            trainee, done = train(begin(flows, settings.optimizer), target, loop_key, method, settings.steps, recorder)
+    finally:
+        recorder.close()
+    with use_precision(DIAGNOSTIC_PRECISION):
+        flows = cast(trainee.flow, DIAGNOSTIC_PRECISION)
+        best, distribution, missing = _choose(flows, target, choice_key, settings.components)
+        log_weights = log_weights_of(distribution, target, judge_key)
+    skipped = int(trainee.num_skipped[best])
+    diagnostics = judge(log_weights, missing_mass=missing, num_failed_steps=skipped)
+    history = recorder.history(best)
+    if earlier is not None:
+        history = {name: np.concatenate([earlier.history[name], values]) for name, values in history.items()}
+    chosen = settings.describe() if earlier is None else dict(earlier.settings)
+    chosen |= describe_run(done_before + done, skipped, began)
+    posterior = Posterior(distribution, target.layout, target.model, diagnostics, history, chosen, refiner)
+    warn_if_poor(posterior)
+    return posterior
+
+
+def describe_run(steps: int, skipped: int, began: float) -> dict[str, Any]:
+    """Return what a run was, JSON-able."""
+    return {
+        "steps": steps,
+        "num_skipped": skipped,
+        "wall_seconds": time.perf_counter() - began,
+        "versions": {name: metadata.version(name) for name in ("bernflow", "jax", "numpyro", "equinox", "optax")},
+    }
+
+
+def warn_if_poor(posterior: Posterior) -> None:
+    """Say aloud that a posterior cannot be trusted."""
+    if posterior.diagnostics.verdict == "poor":
+        warnings.warn(f"bernflow: {posterior.diagnostics.status}", UserWarning, stacklevel=4)
+
+
+def _choose(
+    flows: AbstractFlow, target: Target, key: Key[Array, ""], components: int
+) -> tuple[int, AbstractDistribution, float | None]:
+    """Return the best restart's index, what to hand out, and the mass that it misses as far as the others tell."""
+    num = num_stacked(flows)
+    if num == 1:
+        return 0, pick(flows, jnp.asarray(0)), None
+    elbos = np.mean(evaluate(flows, target, key, modes.NUM_DRAWS), axis=1)
+    best = int(np.nanargmax(np.where(np.isfinite(elbos), elbos, -np.inf)))
+    densities = modes.cross_densities(flows, target, key)
+    if components > 1:
+        parts = modes.choose_parts(densities, components)
+        chosen = jax.tree.map(lambda leaf: leaf[np.array(parts)] if eqx.is_array(leaf) else leaf, flows)
+        # Fresh draws, more of them where there were many flows: the choice is made, the weights are not.
+        densities = modes.cross_densities(chosen, target, jax.random.fold_in(key, 1))
+        return best, modes.merge([pick(flows, jnp.asarray(i)) for i in parts], densities), None
+    return best, pick(flows, jnp.asarray(best)), modes.missing_mass(densities, best)
+
+
+def log_weights_of(distribution: AbstractDistribution, target: Target, key: Key[Array, ""]) -> np.ndarray:
+    """Return the log weights of fresh draws, for the verdict."""
+    x, log_q = sampling.sample(distribution, key, NUM_DIAGNOSTIC_DRAWS)
+    return sampling.log_density(target.layout, target.model, x) - log_q
+
+
+def cast(flows: Any, precision: str) -> Any:
+    """Return flows in another precision."""
+    return jax.tree.map(lambda leaf: leaf.astype(precision) if eqx.is_inexact_array(leaf) else leaf, flows)

@@ -1,0 +1,466 @@
+"""NumPyro model functions that see a batch of their rows at a time, or train parameters beside the posterior."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key, PyTree
+from numpyro import handlers
+from numpyro.distributions import biject_to, constraints
+from numpyro.distributions.constraints import Constraint
+from numpyro.primitives import Messenger
+
+from bernflow.errors import ModelError
+from bernflow.models.base import AbstractJointModel, Site, Theta
+from bernflow.models.evaluation import evaluation, inference_mode, with_training_argument
+from bernflow.models.inputs import check_values, freeze, is_data, name_of, pack, unpack, user_code
+from bernflow.models.numpyro import copied, drawn, fill, fresh, is_subsampled, learned, redraw, warn_broadcast
+from bernflow.models.supports import check_continuous, check_observed, describe, is_factor, probe
+
+# The one row of a model that does not subsample: a batch is all data.
+ALL = "all"
+
+
+class Plate(NamedTuple):
+    """A plate that takes `batch_size` of its `size` rows."""
+
+    name: str
+    size: int
+    batch_size: int
+
+
+class Local(NamedTuple):
+    """A site inside the plate of the rows: which axis of its log probability runs over the rows."""
+
+    name: str
+    axis: int
+    event_dim: int
+
+
+class SubsampledModel(AbstractJointModel):
+    """A NumPyro model function with subsampled plates, `numpyro.param` or `numpyro.mutable` sites, with its arguments.
+
+    Batches are taken from the first subsampled plate, the rows of any other one are drawn by NumPyro. Without a
+    subsampled plate, a batch is all data. The methods of all rows (`log_density`, `predict`, ...) run over blocks of
+    `batch_size` rows, with the weights that the model holds and its modules in evaluation mode: equinox modules and
+    layers of flax.linen always, flax.nnx modules where the function refers to them by a global name, a closure,
+    `functools.partial` or `self`. A function with a boolean argument `training`, `train` or `is_training` gets
+    it, true in training and false otherwise.
+
+    Args:
+        function: the model, with NumPyro primitives.
+        args: positional arguments of the model.
+        kwargs: keyword arguments of the model.
+    """
+
+    sites: tuple[Site, ...]
+    args: Any
+    kwargs: Any
+    weights: dict[str, PyTree]
+    fixed: dict[str, PyTree]
+    state: dict[str, PyTree]
+    constraints: dict[str, Constraint]
+    function: Callable = eqx.field(static=True)
+    plates: tuple[Plate, ...] = eqx.field(static=True)
+    local: tuple[Local, ...] = eqx.field(static=True)
+    observed_names: tuple[str, ...] = eqx.field(static=True)
+    has_deterministic: bool = eqx.field(static=True)
+    has_prior: bool = eqx.field(static=True)
+
+    def __init__(self, function: Callable, args: tuple = (), kwargs: dict[str, Any] | None = None):
+        self.function = function
+        kwargs = {} if kwargs is None else kwargs
+        check_values(args, "The model arguments args", allow_infinite=True)
+        check_values(kwargs, "The model arguments model_kwargs", allow_infinite=True)
+        self.args, self.kwargs = pack(args), pack(kwargs)
+        self.weights, self.fixed, self.state, self.plates = {}, {}, {}, ()
+        with user_code(f"The model function {name_of(function)!r}"):
+            found = _discover(self)
+            self.sites, self.plates, self.local = tuple(found.sites), tuple(found.plates), tuple(found.local)
+            self.observed_names, self.has_deterministic = tuple(found.observed), found.has_deterministic
+            self.constraints = found.constraints
+            try:
+                self._initialise()
+            except (jax.errors.JAXTypeError, jax.errors.JAXIndexError):
+                self.args, self.kwargs = freeze(args), freeze(kwargs)
+                self._initialise()
+            self.has_prior = self._can_sample()
+            for name, value in self.observed().items():
+                check_values(value, f"The observed site {name!r}")
+                if name in found.checkable:
+                    check_observed(f"The observed site {name!r}", found.checkable[name], value)
+
+    @property
+    def batch_size(self) -> int | None:
+        """Rows per batch: the `subsample_size` of the plate, or None where the model does not subsample."""
+        return self.plates[0].batch_size if self.plates else None
+
+    def num_rows(self) -> int:
+        """Count the rows of the first subsampled plate; one where there is none."""
+        return self.plates[0].size if self.plates else 1
+
+    def rows(self) -> dict[str, np.ndarray]:
+        """Return the indices of the rows, under the name of their plate."""
+        return {self.plates[0].name if self.plates else ALL: np.arange(self.num_rows())}
+
+    def trained(self) -> tuple[PyTree, PyTree]:
+        """Return the parameters on the unconstrained scale, and the mutable state; None where there are none."""
+        return (self.weights if jax.tree.leaves(self.weights) else None), (self.state or None)
+
+    def log_density_of_batch(
+        self, theta: Theta, weights: PyTree, state: PyTree, batch: PyTree, key: Key[Array, ""]
+    ) -> tuple[Float[Array, ""], PyTree]:
+        """Estimate log prior + log likelihood from a batch of rows; NumPyro's plate counts them N / B times."""
+        trace = self._trace(key, theta, batch, weights=weights, state=state, training=True)
+        density = sum((jnp.sum(_log_prob(site)) for site in _samples(trace).values()), start=jnp.zeros(()))
+        return density, None if state is None else _new_state(trace, state)
+
+    def frozen(self, weights: PyTree, state: PyTree) -> "SubsampledModel":
+        """Return the model of all rows given the trained weights."""
+        new = (self.weights if weights is None else weights, self.state if state is None else state)
+        return eqx.tree_at(lambda model: (model.weights, model.state), self, new)
+
+    def log_density(self, theta: Theta) -> Float[Array, ""]:
+        """Evaluate log prior + log likelihood of all rows at theta, without any Jacobian."""
+        return sum(self.log_terms(theta).values(), start=jnp.zeros(()))
+
+    def log_terms(self, theta: Theta) -> Theta:
+        """Split the log density of all rows into one term per site, factors and observed sites included."""
+        local = {site.name: site for site in self.local}
+
+        def terms(rows: dict[str, Array], valid: Array, key: Key[Array, ""]) -> Theta:
+            out = {}
+            for name, site in _samples(self._trace(key, theta, rows)).items():
+                value = _log_prob(site)
+                if name in local:
+                    plate, axis = self.plates[0], local[name].axis
+                    # The plate counts a row N / B times, but every row is visited. Rows that fill up the last block do
+                    # not count.
+                    keep = valid.reshape(valid.shape + (1,) * (-axis - 1))
+                    value = jnp.where(keep, value * (plate.batch_size / plate.size), 0.0)
+                out[name] = jnp.sum(value)
+            return out
+
+        return {
+            name: jnp.sum(values) if name in local else values[0]
+            for name, values in self._over_blocks(terms, jax.random.key(0)).items()
+        }
+
+    def support_of(self, name: str, theta: Theta) -> Constraint:
+        """Return the support of a site given the sites before it, by running the model at those."""
+        return self._trace(jax.random.key(0), theta, self._first_rows(), is_filled=True)[name]["fn"].support
+
+    def sample_prior(self, key: Key[Array, ""]) -> Theta | None:
+        """Draw every latent site, or None where one has an improper prior."""
+        return self._draw(key) if self.has_prior else None
+
+    def initial(self) -> None:
+        """Return None: a NumPyro model carries no starting point."""
+
+    def observed(self) -> Theta:
+        """Return the observed data by site, all rows."""
+
+        def values(rows: dict[str, Array], valid: Array, key: Key[Array, ""]) -> Theta:
+            trace = self._trace(jax.random.key(0), {}, rows, is_filled=True)
+            return {name: _full_value(trace[name]) for name in self.observed_names}
+
+        return self._joined(self._over_blocks(values, jax.random.key(0)), of_values=True)
+
+    def log_likelihood(self, theta: Theta) -> Theta:
+        """Evaluate the log likelihood of every row at every observed site, without `handlers.scale`."""
+
+        def points(rows: dict[str, Array], valid: Array, key: Key[Array, ""]) -> Theta:
+            trace = self._trace(key, theta, rows)
+            return {name: trace[name]["fn"].log_prob(trace[name]["value"]) for name in self.observed_names}
+
+        return self._joined(self._over_blocks(points, jax.random.key(0)), of_values=False)
+
+    def deterministic(self, theta: Theta) -> Theta:
+        """Evaluate the `numpyro.deterministic` sites, for all rows at once."""
+        if not self.has_deterministic:
+            return {}
+        trace = self._trace(jax.random.key(0), theta, {}, is_filled=True)
+        return {name: site["value"] for name, site in trace.items() if site["type"] == "deterministic"}
+
+    def predict(self, key: Key[Array, ""], theta: Theta, *args: Any, **kwargs: Any) -> Theta:
+        """Draw the observed sites anew, for all rows.
+
+        Args:
+            key: a JAX random key.
+            theta: one value per latent site.
+            *args: model arguments to predict for, in place of all stored ones; an outcome may be None. All their rows
+                are taken at once, whatever the plate subsamples.
+            **kwargs: likewise, keyword arguments of the model.
+        """
+        with user_code(f"The model function {name_of(self.function)!r}, run to predict,"):
+            if args or kwargs:
+                trace = self._trace(key, theta, {}, is_redrawn=True, arguments=(args, kwargs))
+                return drawn(trace, self.observed_names)
+            key, block_key = jax.random.split(key)
+            first = self._trace(key, theta, self._first_rows(), is_redrawn=True)
+            inside = {site.name for site in self.local}
+            # Observed sites outside of the plate are drawn once and given to every block.
+            shared = {n: value for n, value in drawn(first, self.observed_names).items() if n not in inside}
+
+            def values(rows: dict[str, Array], valid: Array, key: Key[Array, ""]) -> Theta:
+                trace = self._trace(key, {**theta, **shared}, rows, is_redrawn=True)
+                return drawn(trace, self.observed_names)
+
+            return self._joined(self._over_blocks(values, block_key), of_values=True)
+
+    def _trace(
+        self,
+        key: Key[Array, ""],
+        theta: Theta,
+        rows: dict[str, Array],
+        *,
+        weights: PyTree = None,
+        state: PyTree = None,
+        training: bool = False,
+        is_filled: bool = False,
+        is_redrawn: bool = False,
+        arguments: tuple[tuple, dict[str, Any]] | None = None,
+    ) -> dict[str, dict]:
+        """Run the model on some rows; plates that `rows` lacks are drawn in training and complete otherwise."""
+        weights = self.weights if weights is None else weights
+        state = self.state if state is None else state
+        args, kwargs = unpack((self.args, self.kwargs) if arguments is None else arguments)
+        args, kwargs = with_training_argument(self.function, args, kwargs, training)
+        function: Callable = redraw(self.function) if is_redrawn else self.function
+        function = handlers.seed(_take_rows(function, rows, complete=not training), key)
+        function = handlers.substitute(function, data={**self._params(weights, training), **copied(state), **theta})
+        if is_filled:
+            function = handlers.substitute(function, substitute_fn=fill)
+        with nullcontext() if training else evaluation(self.function):
+            return handlers.trace(function).get_trace(*args, **kwargs)
+
+    def _params(self, weights: PyTree, training: bool) -> dict[str, PyTree]:
+        """Return the values of the `numpyro.param` sites."""
+        values = eqx.combine(weights, self.fixed)
+        for name, constraint in self.constraints.items():
+            if name in values:
+                values[name] = biject_to(constraint)(values[name])
+        return values if training else {name: inference_mode(value) for name, value in values.items()}
+
+    def _first_rows(self) -> dict[str, Array]:
+        return {plate.name: jnp.arange(plate.batch_size) for plate in self.plates[:1]}
+
+    def _over_blocks(self, function: Callable[[dict, Array, Array], Theta], key: Key[Array, ""]) -> Theta:
+        """Call `function(rows, valid, key)` on all rows, a block at a time, and stack what it returns."""
+        if not self.plates:
+            return {name: value[None] for name, value in function({}, jnp.ones(1, bool), key).items()}
+        plate = self.plates[0]
+        num = -(-plate.size // plate.batch_size)
+        places = np.arange(num * plate.batch_size).reshape(num, plate.batch_size)
+        # Copies of the last row fill up the last block, so that one compiled shape serves all.
+        blocks = (np.minimum(places, plate.size - 1), places < plate.size, jax.random.split(key, num))
+        # A gradient runs a block again, so that what the model computes inside is kept for one block only.
+        return jax.lax.map(jax.checkpoint(lambda block: function({plate.name: block[0]}, block[1], block[2])), blocks)
+
+    def _joined(self, stacked: Theta, *, of_values: bool) -> Theta:
+        """Put the blocks of every site together along its rows; sites outside of the plate are in every block."""
+        axes = {site.name: site.axis - (site.event_dim if of_values else 0) for site in self.local}
+        return {
+            name: _join(value, axes[name], self.num_rows()) if name in axes else value[0]
+            for name, value in stacked.items()
+        }
+
+    def _initialise(self) -> None:
+        """Run the model once for the initial values, and its density on shapes, to see what needs concrete data."""
+
+        def values(arguments: Any) -> tuple[dict, dict, dict]:
+            function = fresh(_take_rows(self.function, {}, complete=False, head=True))
+            args, kwargs = unpack(arguments)
+            args, kwargs = with_training_argument(self.function, args, kwargs, training=True)
+            filled = handlers.substitute(handlers.seed(function, jax.random.key(0)), substitute_fn=fill)
+            trace = handlers.trace(filled).get_trace(*args, **kwargs)
+            params = {name: site["value"] for name, site in trace.items() if site["type"] == "param"}
+            trained = {name: learned(name, trace) for name in params}
+            return jax.tree.map(_strong, params), trained, jax.tree.map(_strong, function.initial)
+
+        params, trained, self.state = eqx.filter_jit(values)((self.args, self.kwargs))
+        is_trained = jax.tree.map(lambda leaf: leaf is not None, trained, is_leaf=lambda leaf: leaf is None)
+        weights, self.fixed = eqx.partition(params, is_trained)
+        self.weights = {name: _unconstrain(name, value, self.constraints) for name, value in weights.items()}
+        theta = {site.name: jax.ShapeDtypeStruct(site.shape, jnp.zeros(()).dtype) for site in self.sites}
+        batch = self._first_rows()
+
+        def density(model: SubsampledModel, theta: Theta) -> Any:
+            out, state = model.log_density_of_batch(theta, *model.trained(), batch, jax.random.key(0))
+            return out, model.log_density(theta), state
+
+        eqx.filter_eval_shape(density, self, theta)
+
+    def _draw(self, key: Key[Array, ""]) -> Theta:
+        trace = self._trace(key, {}, self._first_rows())
+        return {site.name: trace[site.name]["value"] for site in self.sites}
+
+    def _can_sample(self) -> bool:
+        try:
+            jax.eval_shape(lambda key: self._draw(key), jax.random.key(0))
+        except NotImplementedError:
+            return False
+        return True
+
+
+class _take_rows(Messenger):  # noqa: N801  (NumPyro's handlers are lower case)
+    """Set the rows of subsampled plates: those given, else the first (`head`), all (`complete`) or NumPyro's draw."""
+
+    def __init__(self, fn: Callable, rows: dict[str, Array], *, complete: bool, head: bool = False):
+        self.rows, self.complete, self.head = rows, complete, head
+        super().__init__(fn)
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] != "plate" or not is_subsampled(msg):
+            return
+        size, batch_size = msg["args"]
+        if msg["name"] in self.rows:
+            rows = jnp.asarray(self.rows[msg["name"]])
+        elif self.head or self.complete:
+            rows = jnp.arange(batch_size if self.head else size)
+        else:
+            return
+        # With the size of the rows given, so that any number of rows is scaled right and does not warn.
+        msg["value"], msg["args"] = rows, (size, rows.shape[0])
+
+
+class _Found:
+    """What a first run of the model shows."""
+
+    def __init__(self) -> None:
+        self.sites: list[Site] = []
+        self.plates: list[Plate] = []
+        self.local: list[Local] = []
+        self.observed: list[str] = []
+        self.checkable: dict[str, Any] = {}
+        self.constraints: dict[str, Constraint] = {}
+        self.has_deterministic = False
+
+
+def _discover(model: SubsampledModel) -> _Found:
+    """Run the model on its first rows and sort its sites."""
+    found = _Found()
+
+    def visit(key: Key[Array, ""]) -> None:
+        args, kwargs = unpack((model.args, model.kwargs))
+        args, kwargs = with_training_argument(model.function, args, kwargs, training=True)
+        function = handlers.seed(fresh(_take_rows(model.function, {}, complete=False, head=True)), key)
+        trace = handlers.trace(handlers.substitute(function, substitute_fn=fill)).get_trace(*args, **kwargs)
+        plates = {name: site for name, site in trace.items() if site["type"] == "plate" and is_subsampled(site)}
+        for name, site in plates.items():
+            found.plates.append(Plate(name, *site["args"]))
+            if not 0 < site["args"][1] < site["args"][0]:
+                raise ModelError(
+                    f"The plate {name!r} takes {site['args'][1]} of {site['args'][0]} rows: expected a subsample_size "
+                    "between 1 and the size of the plate."
+                )
+        for name, site in trace.items():
+            if site["type"] == "param":
+                _add_constraint(name, site, found)
+            elif site["type"] == "deterministic":
+                found.has_deterministic = True
+            elif site["type"] == "sample":
+                _add_sample(name, site, found)
+
+    probe(visit)
+    return found
+
+
+def _add_sample(name: str, site: dict[str, Any], found: _Found) -> None:
+    axes = {frame.name: frame.dim for frame in site["cond_indep_stack"]}
+    inside = [plate for plate in found.plates if plate.name in axes]
+    fn = site["fn"]
+    if found.plates and found.plates[0] in inside:
+        found.local.append(Local(name, axes[found.plates[0].name], fn.event_dim))
+    if not site["is_observed"]:
+        if inside:
+            raise ModelError(
+                f"The parameter {name!r} is inside the plate {inside[0].name!r}, which takes {inside[0].batch_size} "
+                f"of {inside[0].size} rows: the posterior of a parameter per row cannot be learned from batches. Move "
+                "it out of the plate, marginalise it out, or leave out subsample_size."
+            )
+        check_continuous(name, fn.support)
+        found.sites.append(describe(name, jnp.shape(site["value"]), fn.support))
+    # An "observed" value that is computed from parameters is a term of the density, but not data.
+    elif not is_factor(fn) and not isinstance(site["value"], jax.core.Tracer):
+        check_observed(f"The observed site {name!r}", fn, site["value"])
+        warn_broadcast(name, site)
+        found.observed.append(name)
+        # Bounds per row fit only the rows that they were computed for.
+        if all(not isinstance(leaf, jax.core.Tracer) and np.ndim(leaf) == 0 for leaf in jax.tree.leaves(fn.support)):
+            found.checkable[name] = fn
+
+
+def _add_constraint(name: str, site: dict[str, Any], found: _Found) -> None:
+    constraint = site["kwargs"].get("constraint", constraints.real)
+    if constraint is constraints.real:
+        return
+    constraint = describe(name, (), constraint).support
+    if constraint is None:
+        raise ModelError(
+            f"The constraint of the numpyro.param site {name!r} depends on parameters of the model: expected a fixed "
+            "set. Train a parameter on a fixed set and transform it inside the model."
+        )
+    found.constraints[name] = constraint
+
+
+def _unconstrain(name: str, value: PyTree, by_name: dict[str, Constraint]) -> PyTree:
+    if name not in by_name:
+        return value
+    try:
+        out = biject_to(by_name[name]).inv(value)
+    except NotImplementedError as error:
+        raise ModelError(
+            f"The numpyro.param site {name!r} has the constraint {by_name[name]!r}, for which no map from "
+            "unconstrained numbers is known. Train a parameter on a supported set and transform it inside the model."
+        ) from error
+    if not np.all(np.isfinite(out)):
+        raise ModelError(
+            f"The numpyro.param site {name!r} starts at {np.asarray(value)}: expected a value inside of its "
+            f"constraint {by_name[name]!r}, not outside or on the edge. Give it another initial value."
+        )
+    return out
+
+
+def _samples(trace: dict[str, dict]) -> dict[str, dict]:
+    return {name: site for name, site in trace.items() if site["type"] == "sample"}
+
+
+def _log_prob(site: dict[str, Any]) -> Array:
+    """Evaluate the log probability of a site, with the scales of plates and `handlers.scale`."""
+    value = site["fn"].log_prob(site["value"])
+    return value if site["scale"] is None else site["scale"] * value
+
+
+def _strong(leaf: Any) -> Any:
+    """Turn a number into an array of a definite type: a weak one changes in the first step of training."""
+    if not (is_data(leaf) or isinstance(leaf, float)):
+        return leaf
+    return jax.lax.convert_element_type(leaf, jnp.asarray(leaf).dtype)
+
+
+def _full_value(site: dict[str, Any]) -> Array:
+    shape = jnp.broadcast_shapes(jnp.shape(site["value"]), tuple(site["fn"].shape()))
+    return jnp.broadcast_to(site["value"], shape)
+
+
+def _new_state(trace: dict[str, dict], state: dict[str, PyTree]) -> dict[str, PyTree]:
+    """Return the mutable values after a run, of the same types as before, so that training can loop over them."""
+
+    def one(old: Any, new: Any) -> Any:
+        new = jax.lax.stop_gradient(new)
+        return new.astype(old.dtype) if jnp.issubdtype(jnp.asarray(old).dtype, jnp.number) else new
+
+    return {name: jax.tree.map(one, old, trace[name]["value"]) for name, old in state.items()}
+
+
+def _join(stacked: Array, axis: int, num_rows: int) -> Array:
+    """Merge blocks (num, ..., B, ...) along the axis of the rows and drop those that fill up the last block."""
+    moved = jnp.moveaxis(stacked, 0, axis - 1)
+    position = moved.ndim + axis
+    merged = moved.reshape((*moved.shape[: position - 1], -1, *moved.shape[position + 1 :]))
+    return jax.lax.slice_in_dim(merged, 0, num_rows, axis=position - 1)

@@ -1,0 +1,170 @@
+"""The state of a training in one file: plain arrays and JSON, whole or not at all."""
+
+import contextlib
+import json
+import os
+import uuid
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from bernflow.errors import ArgumentError, FileFormatError
+from bernflow.fit.joint import JointTrainee
+
+FORMAT_VERSION = 1
+
+
+class Progress(NamedTuple):
+    """How far a training is.
+
+    Attributes:
+        epoch: epochs done.
+        trainee: flow, weights, state and optimizers after them.
+        best_epoch: epoch with the highest validation score, 0 where there is none.
+        best: flow, weights and state after that epoch.
+        stopped: whether the training has ended before its last epoch.
+        history: one array per name, one value per epoch.
+    """
+
+    epoch: int
+    trainee: JointTrainee
+    best_epoch: int
+    best: tuple[PyTree, PyTree, PyTree] | None
+    stopped: bool
+    history: dict[str, np.ndarray]
+
+
+class Checkpoint:
+    """One file with the progress of one training.
+
+    Args:
+        path: the file.
+        arguments: what the training depends on, JSON-able; a file of another training is refused.
+    """
+
+    def __init__(self, path: Path, arguments: dict[str, Any]):
+        self.path = path
+        self._arguments = json.loads(json.dumps(arguments))
+
+    def write(self, progress: Progress) -> None:
+        """Write the progress; the file is complete on disk before it takes the place of the last one."""
+        arrays = _named("trainee", progress.trainee) | {f"history_{k}": v for k, v in progress.history.items()}
+        if progress.best is not None:
+            arrays |= _named("best", progress.best)
+        manifest = {
+            "format_version": FORMAT_VERSION,
+            "arguments": self._arguments,
+            "epoch": progress.epoch,
+            "best_epoch": progress.best_epoch,
+            "stopped": progress.stopped,
+        }
+        arrays["manifest"] = np.frombuffer(json.dumps(manifest).encode(), np.uint8)
+        partial = self.path.with_name(f".{self.path.name}.{uuid.uuid4().hex}.part")
+        try:
+            with open(partial, "xb") as file:
+                np.savez(file, allow_pickle=False, **arrays)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, self.path)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                partial.unlink()
+
+    def read(self, template: JointTrainee) -> Progress | None:
+        """Return the progress of an earlier call, or None where there is none.
+
+        Args:
+            template: a trainee of the same structure, whose arrays are replaced.
+        """
+        if not self.path.exists():
+            return None
+        try:
+            with np.load(self.path, allow_pickle=False) as file:
+                arrays = {name: file[name] for name in file.files}
+            manifest = json.loads(arrays.pop("manifest").tobytes())
+            version, arguments = int(manifest["format_version"]), dict(manifest["arguments"])
+        except (OSError, ValueError, KeyError, EOFError, TypeError) as error:
+            raise self._damaged(error) from error
+        if version > FORMAT_VERSION:
+            raise FileFormatError(
+                f"{self.path} was written by a newer bernflow: install that, or choose another folder."
+            )
+        self._compare(arguments)
+        try:
+            current = _fill("trainee", template, arrays)
+            best = _fill("best", template[:3], arrays) if manifest["best_epoch"] else None
+            return Progress(
+                epoch=int(manifest["epoch"]),
+                trainee=JointTrainee(*current),
+                best_epoch=int(manifest["best_epoch"]),
+                best=best,
+                stopped=bool(manifest["stopped"]),
+                history={k.removeprefix("history_"): v for k, v in arrays.items() if k.startswith("history_")},
+            )
+        except (KeyError, ValueError, TypeError) as error:
+            raise self._damaged(error) from error
+
+    def _compare(self, stored: dict[str, Any]) -> None:
+        names = [n for n in {**stored, **self._arguments} if stored.get(n) != self._arguments.get(n)]
+        if names:
+            there = ", ".join(f"{name}={stored.get(name)!r}" for name in names)
+            here = ", ".join(f"{name}={self._arguments.get(name)!r}" for name in names)
+            raise ArgumentError(
+                f"checkpoint: {self.path} belongs to another training ({there}; now {here}): expected the same "
+                "arguments and data. Choose another folder, or delete that file to begin anew."
+            )
+
+    def _damaged(self, error: Exception) -> FileFormatError:
+        return FileFormatError(
+            f"{self.path} is not a checkpoint, or it is damaged ({type(error).__name__}: {error}): "
+            "delete it to begin anew."
+        )
+
+
+def open_folder(folder: Any) -> Path:
+    """Create a folder for checkpoints and make sure that files can be written there."""
+    try:
+        path = Path(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        trial = path / f".{uuid.uuid4().hex}.part"
+        trial.write_bytes(b"")
+        trial.unlink()
+    except (OSError, TypeError) as error:
+        raise ArgumentError(
+            f"checkpoint={folder!r} cannot be written to ({type(error).__name__}: {error}): expected a folder, which "
+            "is created if need be. Choose another one, or free its place."
+        ) from error
+    return path
+
+
+def _named(prefix: str, tree: PyTree) -> dict[str, np.ndarray]:
+    leaves = jax.tree.leaves(eqx.filter(tree, eqx.is_array))
+    return {f"{prefix}_{i:05d}": np.asarray(_plain(leaf)) for i, leaf in enumerate(leaves)}
+
+
+def _plain(leaf: Any) -> Any:
+    return jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
+
+
+def _fill(prefix: str, template: PyTree, arrays: dict[str, np.ndarray]) -> PyTree:
+    """Put stored arrays in the place of those of a template."""
+    variable, fixed = eqx.partition(template, eqx.is_array)
+    leaves, structure = jax.tree.flatten(variable)
+    filled = []
+    for i, leaf in enumerate(leaves):
+        stored, plain = arrays[f"{prefix}_{i:05d}"], _plain(leaf)
+        if stored.dtype != plain.dtype and stored.dtype.kind == "V":
+            # Types that NumPy does not know, such as bfloat16, are stored as bytes.
+            stored = stored.view(plain.dtype)
+        if stored.shape != plain.shape or stored.dtype != plain.dtype:
+            raise ValueError(
+                f"an array is {stored.dtype}{stored.shape}, where the training has {plain.dtype}{plain.shape}"
+            )
+        value = jnp.asarray(stored)
+        filled.append(value if plain is leaf else jax.random.wrap_key_data(value, impl=jax.random.key_impl(leaf)))
+    return eqx.combine(jax.tree.unflatten(structure, filled), fixed)

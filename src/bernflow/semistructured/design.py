@@ -1,0 +1,200 @@
+"""From a formula and a table to a matrix, the same for new tables as for the one of the training."""
+
+import ast
+import re
+import warnings
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from bernflow.errors import ArgumentError
+
+INTERCEPT = "Intercept"
+# Marks that formulaic puts around the place of a syntax error.
+_MARKS = re.compile(r"\x1b\[[0-9;]*m|[⧛⧚]")
+
+
+class Formula:
+    """A formula whose intercept belongs to the network, unless it is written out.
+
+    Args:
+        text: right-hand side of a formula in the grammar of formulaic, such as "age + C(sex)".
+
+    Attributes:
+        has_intercept: whether the formula asks for an intercept ("1 + age").
+    """
+
+    def __init__(self, text: str):
+        formulaic = import_formulaic()
+        from formulaic.errors import FormulaicError
+        from formulaic.parser import DefaultFormulaParser
+
+        if not isinstance(text, str) or not text.strip():
+            raise ArgumentError(
+                f'formula={text!r}: expected a string with at least one column, such as "age + C(sex)".'
+            )
+        self.text = text
+        try:
+            # With the intercept, so that a category is coded against its first level; its column is dropped afterwards.
+            self.terms = formulaic.Formula(text)
+            written = formulaic.Formula(text, _parser=DefaultFormulaParser(include_intercept=False))
+        except FormulaicError as error:
+            why = " ".join(_MARKS.sub("", str(error)).split())
+            raise ArgumentError(
+                f'formula={text!r} cannot be read: {why} Expected columns joined by "+", such as "age + C(sex)".'
+            ) from error
+        if not isinstance(self.terms, formulaic.SimpleFormula):
+            raise ArgumentError(
+                f"formula={text!r} has more than one part: expected the right-hand side only, without the outcome and "
+                '"~", such as "age + C(sex)". The outcome is given to fit as y.'
+            )
+        self.has_intercept = any(not term.factors or str(term) == "1" for term in written)
+        self.factors = {factor.expr: factor for term in self.terms for factor in term.factors}
+
+    def variables(self, columns: list[str]) -> dict[str, list[str]]:
+        """Return the names that every factor of the formula refers to: columns of the table, and unknown ones."""
+        return {expr: _names(factor, columns) for expr, factor in self.factors.items()}
+
+
+class Design:
+    """The matrix of a formula, fixed by the table of the training.
+
+    Args:
+        formula: the formula.
+        table: the table of the training.
+
+    Attributes:
+        matrix: one column per coefficient for the table of the training.
+        names: names of the columns.
+    """
+
+    def __init__(self, formula: Formula, table: Any):
+        self.formula = formula
+        frame = as_frame(table, "table")
+        self._used = self._check(frame, "table")
+        matrix = _evaluate(formula, lambda: formula.terms.get_model_matrix(frame, context={}, na_action="ignore"))
+        self._spec = matrix.model_spec
+        columns = list(matrix.columns)
+        # "0 + C(sex)" has no such column: the user wants one coefficient per level.
+        self._kept = [name for name in columns if formula.has_intercept or name != INTERCEPT]
+        self.names = tuple(str(name) for name in self._kept)
+        if not self.names:
+            raise ArgumentError(f"formula={formula.text!r} has no columns: expected at least one.")
+        self._levels = self._find_levels(frame)
+        self.matrix = self._finite(matrix, "table")
+
+    def __call__(self, table: Any, where: str = "table") -> Float[np.ndarray, "n p"]:
+        """Return the matrix for another table."""
+        frame = as_frame(table, where)
+        self._check(frame, where)
+        for name, levels in self._levels.items():
+            unseen = [value for value in dict.fromkeys(frame[name].tolist()) if value not in levels]
+            if unseen:
+                known = ", ".join(map(repr, sorted(levels, key=str)[:20]))
+                raise ArgumentError(
+                    f"{where}: the column {name!r} has the category {unseen[0]!r}"
+                    + (f" and {len(unseen) - 1} others" if len(unseen) > 1 else "")
+                    + f", which the training has not seen: expected one of {known}. Drop these rows, or merge the "
+                    "category with a known one before the fit."
+                )
+        return self._finite(_evaluate(self.formula, lambda: self._spec.get_model_matrix(frame, context={})), where)
+
+    def _check(self, frame: Any, where: str) -> list[str]:
+        """Refuse unknown columns and missing values; return the columns in use."""
+        columns = [str(name) for name in frame.columns]
+        used = list(dict.fromkeys(name for names in self.formula.variables(columns).values() for name in names))
+        for name in used:
+            if name not in columns:
+                raise ArgumentError(
+                    f"{where}: the formula {self.formula.text!r} asks for the column {name!r}, which does not exist: "
+                    f"expected one of {', '.join(map(repr, columns[:30]))}. Correct the formula, or add the column."
+                )
+            missing = np.flatnonzero(frame[name].isna().to_numpy())
+            if len(missing):
+                raise ArgumentError(
+                    f"{where}: the column {name!r} has {len(missing)} missing values, the first in row {missing[0]} "
+                    "(counted from 0): expected complete columns. Drop these rows from the table, the images and y, or "
+                    "fill them in."
+                )
+        return used
+
+    def _find_levels(self, frame: Any) -> dict[str, set]:
+        """Return the known values of every column that is coded as a category."""
+        levels: dict[str, set] = {}
+        variables = self.formula.variables([str(name) for name in frame.columns])
+        for expr, (kind, _) in self._spec.encoder_state.items():
+            names = variables.get(str(expr), [])
+            if kind.value == "categorical" and len(names) == 1:
+                known = set(frame[names[0]].tolist())
+                levels[names[0]] = levels.get(names[0], known) & known
+        return levels
+
+    def _finite(self, matrix: Any, where: str) -> Float[np.ndarray, "n p"]:
+        values = matrix[self._kept].to_numpy(dtype=np.float64)
+        bad = ~np.isfinite(values)
+        if bad.any():
+            row, column = (int(i) for i in np.argwhere(bad)[0])
+            raise ArgumentError(
+                f"{where}: the formula {self.formula.text!r} gives {int(bad[:, column].sum())} values of "
+                f"{self.names[column]!r} that are not finite, the first in row {row} ({values[row, column]}): expected "
+                "finite numbers. Correct the table, or the transformation in the formula."
+            )
+        return values
+
+
+def import_formulaic() -> Any:
+    """Import formulaic, or say how to get it."""
+    try:
+        import formulaic
+    except ImportError as error:
+        raise ArgumentError(
+            "SemiStructured reads formulas with formulaic, which is not installed: "
+            "pip install 'bernflow[semistructured]'."
+        ) from error
+    return formulaic
+
+
+def as_frame(table: Any, where: str) -> Any:
+    """Turn a data frame or a dict of columns into a data frame with rows counted from 0."""
+    import_formulaic()
+    import pandas as pd
+
+    if isinstance(table, pd.DataFrame):
+        return table.reset_index(drop=True)
+    if isinstance(table, dict):
+        try:
+            return pd.DataFrame({str(name): np.asarray(column) for name, column in table.items()})
+        except ValueError as error:
+            sizes = {str(name): np.shape(column) for name, column in table.items()}
+            raise ArgumentError(f"{where} has columns of the shapes {sizes}: expected one length for all.") from error
+    raise ArgumentError(f"{where} is a {type(table).__name__}: expected a pandas DataFrame or a dict of columns.")
+
+
+def _evaluate(formula: Formula, build: Any) -> Any:
+    from formulaic.errors import DataMismatchWarning, FormulaicError
+
+    try:
+        with warnings.catch_warnings():
+            # A category that is not a plain column (C(np.round(age))): formulaic would go on with zeros.
+            warnings.simplefilter("error", DataMismatchWarning)
+            return build()
+    except (FormulaicError, DataMismatchWarning) as error:
+        why = " ".join(_MARKS.sub("", str(error)).split())
+        raise ArgumentError(f"formula={formula.text!r} cannot be evaluated on the table: {why}") from error
+
+
+def _names(factor: Any, columns: list[str]) -> list[str]:
+    """Return the columns behind one factor; names that are called, like `np` in `np.log(age)`, are none."""
+    if factor.eval_method.value == "lookup" or factor.expr in columns:
+        return [factor.expr]
+    if factor.eval_method.value == "literal":
+        return []
+    try:
+        tree = ast.parse(factor.expr.strip().strip("{}"), mode="eval")
+    except SyntaxError:  # names in backquotes: formulaic itself complains about those that do not exist
+        return [name for name in columns if f"`{name}`" in factor.expr]
+    called = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    owners = {node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    found = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and node not in called | owners]
+    return list(dict.fromkeys(found))

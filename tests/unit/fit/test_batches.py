@@ -1,0 +1,55 @@
+import jax
+import numpy as np
+import pytest
+
+from bernflow.errors import ArgumentError
+from bernflow.fit.batches import Batches
+
+ROWS = {"x": np.arange(23), "y": np.arange(46.0).reshape(23, 2), "none": None}
+
+
+def test_an_epoch_takes_every_row_at_most_once():
+    batches = Batches(ROWS, 23, 5, seed=0)
+    assert batches.steps_per_epoch == 4
+    epochs = [batches.indices(4 * epoch, 4) for epoch in range(3)]
+    for rows in epochs:
+        assert rows.shape == (4, 5)
+        assert len(np.unique(rows)) == 20
+    assert not np.array_equal(epochs[0], epochs[1])
+    np.testing.assert_array_equal(batches.indices(2, 4), np.concatenate([epochs[0][2:], epochs[1][:2]]))
+
+
+def test_the_same_seed_gives_the_same_batches():
+    first, again, other = (Batches(ROWS, 23, 5, seed=seed).indices(0, 8) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_streamed_batches_are_those_on_the_device():
+    lengths, first_step = [3, 2, 2], 2
+    resident = Batches(ROWS, 23, 5, seed=0, resident=True).chunks(lengths, first_step)
+    streamed = Batches(ROWS, 23, 5, seed=0, resident=False).chunks(lengths, first_step)
+    num = 0
+    for (rows, indices), (batch, nothing) in zip(resident, streamed, strict=True):
+        assert nothing is None
+        taken = jax.tree.map(lambda leaf, at=indices: leaf[at], rows)
+        jax.tree.map(np.testing.assert_array_equal, taken, batch)
+        num += len(indices)
+    assert num == 7
+
+
+def test_large_rows_are_streamed(tmp_path):
+    mapped = np.memmap(tmp_path / "rows", dtype=np.float32, mode="w+", shape=(10, 2))
+    assert not Batches({"x": mapped}, 10, 2, seed=0).resident
+    assert Batches(ROWS, 23, 5, seed=0).resident
+
+
+def test_rows_in_order_are_all_rows():
+    parts = list(Batches(ROWS, 23, 5, seed=0).in_order())
+    assert [len(part) for part in parts] == [5, 5, 5, 5, 3]
+    np.testing.assert_array_equal(np.concatenate(parts), np.arange(23))
+
+
+def test_a_batch_is_no_larger_than_the_data():
+    with pytest.raises(ArgumentError, match="batch_size=24 with 23 rows: expected at most as many"):
+        Batches(ROWS, 23, 24, seed=0)

@@ -1,0 +1,231 @@
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import bernflow as bf
+from bernflow.errors import ArgumentError, ModelError
+from bernflow.fit.batches import Batches
+from bernflow.fit.joint import BatchDensity, _chunk_lengths, find_anchor
+from bernflow.models.network import as_network, evaluate
+from bernflow.target import Target
+
+N = 60
+
+
+def regression(num=N, seed=0, slope=0.7):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=num)
+    y = 0.3 + slope * x + 0.5 * rng.normal(size=num)
+    return bf.Model(
+        prior={"a": dist.Normal(0.0, 2.0), "b": dist.Normal(0.0, 2.0)},
+        likelihood=lambda theta, x: dist.Normal(theta["a"] + theta["b"] * x, 0.5),
+        y=y,
+        x=x,
+    )
+
+
+def exact(model):
+    """Mean and covariance of the conjugate posterior."""
+    design = np.column_stack([np.ones(len(model.y)), model.x])
+    precision = design.T @ design / 0.25 + np.eye(2) / 4.0
+    covariance = np.linalg.inv(precision)
+    return covariance @ design.T @ model.y / 0.25, covariance
+
+
+def batch_density(model, batch):
+    return BatchDensity(Target(model).layout, model.without_rows(), *model.trained(), jax.tree.map(jnp.asarray, batch))
+
+
+def batch_of(model, rows):
+    return jax.tree.map(lambda leaf: leaf[rows], model.rows())
+
+
+def test_the_mean_over_the_batches_is_the_full_density_and_gradient():
+    # The likelihood of a batch counts N / B times, exactly once: for disjoint batches the mean is exact.
+    model = regression()
+    with jax.enable_x64(True):
+        x = jnp.array([0.2, -0.4])
+        parts = [batch_density(model, batch_of(model, rows)) for rows in Batches({}, N, 10, seed=0).in_order()]
+        values, gradients = zip(*(jax.value_and_grad(part.log_density)(x) for part in parts), strict=True)
+        value, gradient = jax.value_and_grad(Target(model).log_density)(x)
+        np.testing.assert_allclose(np.mean(values), value, rtol=1e-12)
+        np.testing.assert_allclose(np.mean(gradients, 0), gradient, rtol=1e-12)
+
+
+def test_the_anchor_is_the_full_density_also_where_batches_do_not_divide_the_rows():
+    model = regression()
+    with jax.enable_x64(True):
+        x = jnp.array([0.2, -0.4])
+        anchor = find_anchor(
+            batch_density(model, batch_of(model, np.arange(7))), Batches(model.rows(), N, 7, seed=0), x
+        )
+        value, gradient = jax.value_and_grad(Target(model).log_density)(x)
+        np.testing.assert_allclose(anchor.value, value, rtol=1e-12)
+        np.testing.assert_allclose(anchor.gradient, gradient, rtol=1e-12)
+
+
+def test_a_posterior_from_batches_is_the_exact_one():
+    model = regression(num=2000)
+    posterior = bf.fit(model, batch_size=50, steps=1500, progress=False)
+    mean, covariance = exact(model)
+    draws = posterior.draws(20_000)
+    assert posterior.diagnostics.verdict == "good"
+    assert posterior.settings["batch_size"] == 50
+    for i, name in enumerate(("a", "b")):
+        sd = np.sqrt(covariance[i, i])
+        # 20,000 draws: Monte Carlo errors of 0.007 sd in the mean and 0.5 % in the sd.
+        assert abs(draws[name].mean() - mean[i]) < 0.05 * sd
+        assert draws[name].std() == pytest.approx(sd, rel=0.03)
+
+
+def test_a_batch_without_rows_is_refused():
+    model = bf.Model(prior={"a": dist.Normal(0.0, 1.0)}, likelihood=lambda theta: dist.Normal(theta["a"], 1.0), y=0.3)
+    with pytest.raises(ModelError, match="Batches need one row per observation"):
+        bf.fit(model, batch_size=1, progress=False)
+    with pytest.raises(ArgumentError, match="batch_size=0: expected a whole number of at least 1"):
+        bf.fit(regression(), batch_size=0, progress=False)
+
+
+def test_a_parameter_per_row_is_refused_in_batches():
+    y = np.linspace(-1.0, 1.0, 12)
+    model = bf.Model(
+        prior={"u": dist.Normal(0.0, 1.0).expand([12]).to_event(1)},
+        likelihood=lambda theta: dist.Normal(theta["u"], 1.0),
+        y=y,
+    )
+    with pytest.raises(ModelError, match="log density of a batch of rows failed"):
+        bf.fit(model, batch_size=4, progress=False)
+
+
+def test_chunks_end_with_the_epochs():
+    assert _chunk_lengths(7, 3, 10) == [3, 3, 1]
+    assert _chunk_lengths(20, 10, 4) == [4, 3, 3, 4, 3, 3]
+
+
+class Linear(eqx.Module):
+    layer: eqx.nn.Linear
+    dropout: eqx.nn.Dropout
+
+    def __init__(self, key):
+        self.layer = eqx.nn.Linear(4, "scalar", key=key)
+        self.dropout = eqx.nn.Dropout(0.5)
+
+    def __call__(self, image, *, key=None):
+        return self.layer(self.dropout(image, key=key))
+
+
+class Normalised(eqx.Module):
+    norm: eqx.nn.BatchNorm
+    layer: eqx.nn.Linear
+
+    def __init__(self, key):
+        self.norm = eqx.nn.BatchNorm(4, axis_name="batch", mode="batch")
+        self.layer = eqx.nn.Linear(4, "scalar", key=key)
+
+    def __call__(self, image, state):
+        out, state = self.norm(image, state)
+        return self.layer(out), state
+
+
+def nnx_network():
+    nnx = pytest.importorskip("flax.nnx")
+
+    class Net(nnx.Module):
+        def __init__(self, rngs):
+            self.norm = nnx.BatchNorm(4, momentum=0.5, rngs=rngs)
+            self.dropout = nnx.Dropout(0.5, rngs=rngs)
+            self.layer = nnx.Linear(4, 1, rngs=rngs)
+
+        def __call__(self, images):
+            return self.layer(self.dropout(self.norm(images)))[:, 0]
+
+    return Net(nnx.Rngs(0))
+
+
+def networks():
+    key = jax.random.key(0)
+    return {
+        "equinox": lambda: Linear(key),
+        "equinox with state": lambda: eqx.nn.make_with_state(Normalised)(key),
+        "nnx": nnx_network,
+    }
+
+
+@pytest.mark.parametrize("name", networks())
+def test_every_kind_of_network(name):
+    network = as_network(networks()[name]())
+    images = np.random.default_rng(0).normal(2.0, 3.0, size=(10, 4)).astype(np.float32)
+    key = jax.random.key(1)
+    out, state = network.apply(network.weights, network.state, jnp.asarray(images), key, True)
+    assert out.shape == (10,)
+    frozen = evaluate(network.with_weights(network.weights, state), images, block=4)
+    np.testing.assert_allclose(
+        frozen, evaluate(network.with_weights(network.weights, state), images, block=3), rtol=1e-4
+    )
+    if name != "equinox with state":  # dropout: training is random, prediction is not
+        other, _ = network.apply(network.weights, network.state, jnp.asarray(images), jax.random.key(2), True)
+        assert not np.allclose(out, other)
+    if name != "equinox":  # batch normalisation: running statistics have moved, and prediction uses them
+        assert not np.allclose(frozen, evaluate(network, images))
+
+
+def pictures(num=400, seed=0, beta=0.8):
+    rng = np.random.default_rng(seed)
+    images = rng.normal(size=(num, 4)).astype(np.float32)
+    x = rng.normal(size=num)
+    y = images @ np.array([1.0, -1.0, 0.5, 0.0]) + beta * x + 0.5 * rng.normal(size=num)
+    return images, x, y
+
+
+def test_a_network_is_trained_beside_the_posterior():
+    images, x, y = pictures()
+    model = bf.Model(
+        prior={"beta": dist.Normal(0.0, 1.0)},
+        likelihood=lambda theta, x, h: dist.Normal(h + theta["beta"] * x, 0.5),
+        y=y,
+        x=x,
+        network=eqx.nn.Linear(4, "scalar", key=jax.random.key(0)),
+        images=images,
+    )
+    posterior = bf.fit(model, batch_size=50, steps=2000, progress=False)
+    assert posterior.diagnostics.verdict == "good"
+    weights = posterior.model.network.weights.weight
+    np.testing.assert_allclose(np.ravel(weights), [1.0, -1.0, 0.5, 0.0], atol=0.15)
+    # Given the network the posterior is Gaussian.
+    residual = y - posterior.model.features
+    variance = 1.0 / (x @ x / 0.25 + 1.0)
+    draws = posterior.draws(20_000)["beta"]
+    assert draws.mean() == pytest.approx(variance * (x @ residual) / 0.25, abs=0.05 * np.sqrt(variance))
+    assert draws.std() == pytest.approx(np.sqrt(variance), rel=0.03)
+    assert len(posterior.history["joint_step"]) > 2
+    fresh_images, fresh_x, fresh_y = pictures(seed=1)
+    predicted = posterior.predict(fresh_x, images=fresh_images, num=200)["y"]
+    assert predicted.shape == (200, 400)
+    assert np.std(predicted.mean(0) - fresh_y) < 0.65
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"network": None}, "images= without network="),
+        ({"images": None}, "network= without images="),
+        ({"images": np.zeros((7, 4))}, "images has 7 rows and y has 400"),
+        ({"images": np.full((400, 4), "a")}, "expected numbers, one row per observation"),
+        ({"images": np.zeros((400, 3), np.float32)}, "The network failed on a batch of shape \\(2, 3\\)"),
+        ({"network": "resnet"}, "expected an equinox module"),
+    ],
+)
+def test_wrong_networks_and_images_are_refused(changes, message):
+    images, x, y = pictures()
+    arguments = {"network": eqx.nn.Linear(4, "scalar", key=jax.random.key(0)), "images": images} | changes
+    with pytest.raises(ModelError, match=message):
+        bf.Model(
+            prior={"beta": dist.Normal(0.0, 1.0)},
+            likelihood=lambda theta, x, h: dist.Normal(h + theta["beta"] * x, 0.5),
+            y=y,
+            x=x,
+            **arguments,
+        )
