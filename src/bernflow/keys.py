@@ -32,6 +32,11 @@ def as_key(key: object) -> Key[Array, ""]:
     raise ArgumentError(f"key={key!r} is not a random key: expected an integer seed or one jax.random.key(seed).")
 
 
+def portable(key: Key[Array, "..."]) -> Key[Array, "..."]:
+    """Return a key of JAX's default generator, for functions that take no other (`jax.random.poisson`)."""
+    return jax.random.wrap_key_data(jax.random.key_data(key)[..., :2], impl="threefry2x32")
+
+
 def _convert(data: UInt32[Array, " n"]) -> Key[Array, ""]:
     """Repeat the two words of a default key, as JAX itself does when it seeds this generator."""
     return jax.random.wrap_key_data(jnp.resize(data, (4,)), impl=GENERATOR)

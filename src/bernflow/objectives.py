@@ -38,9 +38,9 @@ class Noise(NamedTuple):
 
 
 def antithetic_noise(flow: AbstractFlow, key: Key[Array, ""], num: int) -> Float[Array, "s p"]:
-    """Draw base noise in mirrored pairs (z, -z), which cancel the odd part of the gradient's error."""
+    """Draw base noise in mirrored pairs, z and -z, which cancel the odd part of the gradient's error."""
     z = flow.sample_base(key, (num + 1) // 2)
-    return jnp.concatenate([z, -z])[:num]
+    return jnp.concatenate([z, flow.mirror(z)])[:num]
 
 
 def stratified_noise(flow: AbstractScoredFlow, key: Key[Array, ""], num: int) -> Noise:

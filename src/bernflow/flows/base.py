@@ -44,6 +44,10 @@ class AbstractFlow(AbstractDistribution):
     def base_log_prob(self, z: Float[Array, " p"]) -> Float[Array, ""]:
         """Evaluate the normalised log density of the base noise."""
 
+    def mirror(self, z: Float[Array, "*s p"]) -> Float[Array, "*s p"]:
+        """Return the noise opposite to z, as likely as z itself."""
+        return -z
+
     @abstractmethod
     def transform_and_log_det(self, z: Float[Array, " p"]) -> tuple[Float[Array, " p"], Float[Array, ""]]:
         """Map noise to a parameter vector; return x and log |dx/dz|."""

@@ -63,6 +63,10 @@ class PaperFlow(AbstractFlow):
         bound = (LOCATION - BOUND) / SCALE
         return LOCATION + SCALE * jax.random.truncated_normal(key, -bound, bound, (num, self.dim))
 
+    def mirror(self, z: Float[Array, "*s p"]) -> Float[Array, "*s p"]:
+        """Return the noise opposite to z; that of f3 lies around 1/2."""
+        return 2.0 * LOCATION - z if self.variant == "f3" else -z
+
     def base_log_prob(self, z: Float[Array, " p"]) -> Float[Array, ""]:
         """Evaluate the log density of the base noise."""
         if self.variant != "f3":

@@ -154,6 +154,10 @@ class Model(AbstractJointModel):
         """Return the model of all rows with the output of the trained network as data."""
         if self.network is None:
             return self
+        if self.images is None:
+            raise ModelError(
+                "The model holds the output of its network and no images: expected the model as it was built."
+            )
         network = self.network.with_weights(weights, state)
         features = networks.evaluate(network, self.images)
         # The images are not needed any more, and would travel with every use of the model.
@@ -341,7 +345,8 @@ def _network_parts(network: Any, images: Any, y: Any) -> tuple[Network | None, A
 
 
 def _images(images: Any) -> np.ndarray:
-    array = np.asarray(images)
+    # A file mapped into memory stays one, so that its rows are read when they are needed.
+    array = images if isinstance(images, np.memmap) else np.asarray(images)
     if array.ndim < 1 or array.dtype.kind not in NUMERIC_KINDS:
         raise ModelError(
             f"images has shape {array.shape} and type {array.dtype}: expected numbers, one row per observation."

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Key, PyTree
 
 from bernflow.errors import ModelError
+from bernflow.keys import portable
 
 # Rows per pass of a network over many rows.
 BLOCK = 256
@@ -113,10 +114,12 @@ class _NnxApply:
     def __call__(self, weights, state, inputs, key, training):
         from flax import nnx
 
-        module = nnx.merge(self.definition, weights, state)
+        # A copy: the variables of the module change, and they belong to whoever traces this call.
+        module = nnx.merge(self.definition, weights, state, copy=True)
         if training:
             module.train()
-            nnx.reseed(module, dropout=key)
+            # Streams are called by their use or, where one serves all, "default"; both kinds are flax's own.
+            nnx.reseed(module, dropout=portable(key), default=portable(key))
         else:
             module.eval()
         out = module(inputs)

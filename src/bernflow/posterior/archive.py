@@ -20,26 +20,35 @@ import numpy as np
 from bernflow.diagnostics.verdict import Diagnostics
 from bernflow.errors import ArgumentError, BernflowError, FileFormatError
 from bernflow.flows.base import AbstractDistribution
-from bernflow.models.base import AbstractModel, Site
+from bernflow.models.base import AbstractJointModel, AbstractModel, Site
 from bernflow.posterior.encoding import from_json, to_array, to_bytes, to_json
 from bernflow.posterior.posterior import Posterior
 from bernflow.posterior.supports import support_from_json, support_to_json
+from bernflow.posterior.trees import fill_arrays, named_arrays
 from bernflow.precision import use_precision
 from bernflow.target import Layout
 
 FORMAT = "bernflow-posterior"
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
+# Begins the names of the arrays of a network.
+NETWORK = "network"
 
 
 def save(posterior: Posterior, path: str | os.PathLike) -> Path:
-    """Save a posterior to one file, whole or not at all; the model and its data are not stored."""
+    """Save a posterior to one file, whole or not at all.
+
+    The model and its data are not stored, the trained weights of its network are.
+    """
     path = Path(path)
     if not path.parent.is_dir():
         raise ArgumentError(f"save({str(path)!r}): the folder {str(path.parent)!r} does not exist: create it first.")
     arrays = {f"flow_{i:04d}.npy": leaf for i, leaf in enumerate(_leaves(posterior.distribution))}
     history = {name: f"history_{i:04d}.npy" for i, name in enumerate(posterior.history)}
     arrays |= {history[name]: values for name, values in posterior.history.items()}
+    if isinstance(posterior.model, AbstractJointModel):
+        network = named_arrays(NETWORK, posterior.model.trained())
+        arrays |= {f"{name}.npy": values for name, values in network.items()}
     members = {name: to_bytes(values) for name, values in arrays.items()}
     manifest = {
         "format": FORMAT,
@@ -105,6 +114,8 @@ def load(
     settings.setdefault("precision", precision)
     if model is not None:
         _check_model(sites, model)
+        with use_precision(precision):
+            model = _with_network(path, model, members)
         sites = model.sites
     with use_precision(precision):
         layout = Layout(sites, model if any(site.support is None for site in sites) else None)
@@ -175,6 +186,20 @@ def _fill(skeleton: AbstractDistribution, stored: list[np.ndarray]) -> AbstractD
     if expected != given:
         raise FileFormatError(f"the arrays of the flow are {given}: expected {expected} by the recipe.")
     return eqx.combine(jax.tree.unflatten(structure, [jnp.asarray(a) for a in stored]), static)
+
+
+def _with_network(path: Path, model: AbstractModel, members: dict[str, bytes]) -> AbstractModel:
+    """Give a model the trained weights of the file, if there are any."""
+    stored = {name.removesuffix(".npy"): to_array(c) for name, c in members.items() if name.startswith(NETWORK)}
+    if not stored:
+        return model
+    if not isinstance(model, AbstractJointModel) or model.trained()[0] is None:
+        raise ArgumentError(f"{path} holds the weights of a network, which the model given lacks: pass the one fitted.")
+    try:
+        weights, state = fill_arrays(NETWORK, model.trained(), stored)
+    except (KeyError, ValueError) as error:
+        raise ArgumentError(f"{path} holds the weights of another network than the model's ({error}).") from error
+    return model.frozen(weights, state)
 
 
 def _describe_sites(sites: tuple[Site, ...]) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Key
 from bernflow import target
 from bernflow.diagnostics.importance import psis
 from bernflow.flows.base import AbstractDistribution
+from bernflow.keys import portable
 from bernflow.models.base import AbstractModel, Theta
 from bernflow.target import Layout
 
@@ -65,7 +66,7 @@ def _log_prob_block(distribution: AbstractDistribution, layout: Layout, theta: T
 def _predict_block(
     model: AbstractModel, key: Key[Array, ""], block: Array, theta: Theta, args: tuple, kwargs: dict[str, Any]
 ) -> Theta:
-    keys = jax.random.split(jax.random.fold_in(key, block), BLOCK)
+    keys = portable(jax.random.split(jax.random.fold_in(key, block), BLOCK))
     return jax.vmap(lambda k, t: model.predict(k, t, *args, **kwargs))(keys, theta)
 
 

@@ -7,14 +7,12 @@ import uuid
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
 from bernflow.errors import ArgumentError, FileFormatError
 from bernflow.fit.joint import JointTrainee
+from bernflow.posterior.trees import fill_arrays, named_arrays
 
 FORMAT_VERSION = 1
 
@@ -53,9 +51,9 @@ class Checkpoint:
 
     def write(self, progress: Progress) -> None:
         """Write the progress; the file is complete on disk before it takes the place of the last one."""
-        arrays = _named("trainee", progress.trainee) | {f"history_{k}": v for k, v in progress.history.items()}
+        arrays = named_arrays("trainee", progress.trainee) | {f"history_{k}": v for k, v in progress.history.items()}
         if progress.best is not None:
-            arrays |= _named("best", progress.best)
+            arrays |= named_arrays("best", progress.best)
         manifest = {
             "format_version": FORMAT_VERSION,
             "arguments": self._arguments,
@@ -96,8 +94,8 @@ class Checkpoint:
             )
         self._compare(arguments)
         try:
-            current = _fill("trainee", template, arrays)
-            best = _fill("best", template[:3], arrays) if manifest["best_epoch"] else None
+            current = fill_arrays("trainee", template, arrays)
+            best = fill_arrays("best", template[:3], arrays) if manifest["best_epoch"] else None
             return Progress(
                 epoch=int(manifest["epoch"]),
                 trainee=JointTrainee(*current),
@@ -140,31 +138,3 @@ def open_folder(folder: Any) -> Path:
             "is created if need be. Choose another one, or free its place."
         ) from error
     return path
-
-
-def _named(prefix: str, tree: PyTree) -> dict[str, np.ndarray]:
-    leaves = jax.tree.leaves(eqx.filter(tree, eqx.is_array))
-    return {f"{prefix}_{i:05d}": np.asarray(_plain(leaf)) for i, leaf in enumerate(leaves)}
-
-
-def _plain(leaf: Any) -> Any:
-    return jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
-
-
-def _fill(prefix: str, template: PyTree, arrays: dict[str, np.ndarray]) -> PyTree:
-    """Put stored arrays in the place of those of a template."""
-    variable, fixed = eqx.partition(template, eqx.is_array)
-    leaves, structure = jax.tree.flatten(variable)
-    filled = []
-    for i, leaf in enumerate(leaves):
-        stored, plain = arrays[f"{prefix}_{i:05d}"], _plain(leaf)
-        if stored.dtype != plain.dtype and stored.dtype.kind == "V":
-            # Types that NumPy does not know, such as bfloat16, are stored as bytes.
-            stored = stored.view(plain.dtype)
-        if stored.shape != plain.shape or stored.dtype != plain.dtype:
-            raise ValueError(
-                f"an array is {stored.dtype}{stored.shape}, where the training has {plain.dtype}{plain.shape}"
-            )
-        value = jnp.asarray(stored)
-        filled.append(value if plain is leaf else jax.random.wrap_key_data(value, impl=jax.random.key_impl(leaf)))
-    return eqx.combine(jax.tree.unflatten(structure, filled), fixed)

@@ -45,8 +45,6 @@ class Prepared:
         if inputs.dtype == jnp.float64 and not _is_double(weights):
             # Layers of a network refuse other types than that of their weights.
             inputs = inputs.astype(jnp.float32)
-        # Rebuilt, because flax.nnx refuses to change variables that come from outside of the current transformation.
-        weights, state = jax.tree.map(lambda leaf: leaf, (weights, state))
         return self.apply(weights, state, inputs, key, training)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from bernflow.fit.joint import JointTrainee
+from bernflow.keys import portable
 from bernflow.models.base import Theta
 from bernflow.semistructured.outcomes import Likelihood
 from bernflow.target import Layout
@@ -42,7 +43,7 @@ def _log_scores(likelihood: Likelihood, theta: Theta, table: Array, h: Array, y:
 @eqx.filter_jit
 def _draws(likelihood: Likelihood, theta: Theta, table: Array, h: Array, key: Key[Array, ""]) -> Array:
     # JAX draws Poisson counts with keys of its own default generator only.
-    key = jax.random.wrap_key_data(jax.random.key_data(key)[:2], impl="threefry2x32")
+    key = portable(key)
     keys = jax.random.split(key, jax.tree.leaves(theta)[0].shape[0])
     out = jax.vmap(lambda theta, key: likelihood.distribution(theta, table, h).sample(key))(theta, keys)
     return out.T

@@ -180,7 +180,7 @@ def pictures(num=400, seed=0, beta=0.8):
     return images, x, y
 
 
-def test_a_network_is_trained_beside_the_posterior():
+def test_a_network_is_trained_beside_the_posterior(tmp_path):
     images, x, y = pictures()
     model = bf.Model(
         prior={"beta": dist.Normal(0.0, 1.0)},
@@ -205,6 +205,16 @@ def test_a_network_is_trained_beside_the_posterior():
     predicted = posterior.predict(fresh_x, images=fresh_images, num=200)["y"]
     assert predicted.shape == (200, 400)
     assert np.std(predicted.mean(0) - fresh_y) < 0.65
+    # The file brings the trained weights back into the model as it was built.
+    path = posterior.save(tmp_path / "posterior.bf")
+    again = bf.load(path, model)
+    np.testing.assert_array_equal(
+        again.predict(fresh_x, images=fresh_images, num=5)["y"],
+        posterior.predict(fresh_x, images=fresh_images, num=5)["y"],
+    )
+    plain = bf.Model(prior=model.prior, likelihood=lambda t, x: dist.Normal(t["beta"] * x, 0.5), y=y, x=x)
+    with pytest.raises(ArgumentError, match="holds the weights of a network, which the model given lacks"):
+        bf.load(path, plain)
 
 
 @pytest.mark.parametrize(

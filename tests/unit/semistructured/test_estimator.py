@@ -261,14 +261,15 @@ def test_networks_that_do_not_fit(size, message):
 @pytest.mark.slow
 def test_coverage_of_the_interval(record_property):
     """Pictures and table are independent, so 90 % intervals hold the truth about 36 of 40 times (31 to 39: 98 %)."""
+    # After 10 epochs the network explains too little, and beta comes out 7 % too small; 30 are enough.
     model = bf.SemiStructured(Net, "1 + age + C(sex)")
     hits = np.zeros(2)
     for seed in range(40):
         fitted = model.fit(
-            *binary(100 + seed, 1000), epochs=10, batch_size=64, learning_rate=1e-2, key=seed, progress=False
+            *binary(100 + seed, 1000), epochs=30, batch_size=64, learning_rate=1e-2, key=seed, progress=False
         )
-        table = fitted.coefficients().iloc[1:]
-        hits += (table["5%"] <= [AGE, MALE]) & (table["95%"] >= [AGE, MALE])
+        low, high = fitted.coefficients()[["5%", "95%"]].to_numpy()[1:].T
+        hits += (low <= [AGE, MALE]) & (high >= [AGE, MALE])
     record_property("coverage", (hits / 40).tolist())
     print(f"coverage of 90 % intervals over 40 repeats: age {hits[0] / 40:.3f}, C(sex) {hits[1] / 40:.3f}")
     assert np.all((hits / 40 > 0.77) & (hits / 40 < 0.99))

@@ -157,7 +157,8 @@ def present(scale: str, results: Results) -> Page:
         ),
     ]
     if "M2" in chosen_models():
-        figure = _slopes(results[m2_run(scale, "nuts")], results[m2_run(scale, "full")], slopes)
+        shown = {label: draws for label, draws in slopes.items() if "patients" not in label}
+        figure = _slopes(results[m2_run(scale, "nuts")], results[m2_run(scale, "full")], shown)
         blocks += [
             Heading("The effect of age"),
             Picture(
@@ -310,10 +311,11 @@ def _slopes(nuts: dict, fitted: dict, slopes: dict[str, list[np.ndarray]]) -> Fi
     axes.plot(grid, density, color=METHODS["bernflow"].color, linewidth=1.5, label="M2, bernflow")
     published = load_m3_density()
     axes.plot(published.x, published.density, color=TRUTH, linewidth=1.2, linestyle=(0, (4, 2)), label="M3, the paper")
-    for (label, members), color in zip(slopes.items(), ("#D55E00", "#E69F00", "#CC79A7", "#009E73"), strict=False):
-        for number, draws in enumerate(members):
-            grid, density = estimate_density(draws.astype(float))
-            axes.plot(grid, density, color=color, linewidth=1.1, alpha=0.8, label=label if number == 0 else None)
+    for (label, members), color in zip(slopes.items(), ("#D55E00", "#CC79A7"), strict=False):
+        for draws in members:
+            axes.plot(*estimate_density(draws.astype(float)), color=color, linewidth=0.7, alpha=0.7)
+        pooled = estimate_density(np.concatenate(members).astype(float))
+        axes.plot(*pooled, color=color, linewidth=2.0, label=f"{label}: {len(members)} runs, pooled")
     axes.set(xlabel="β₁ (standardised age)", ylabel="density")
     axes.set_ylim(bottom=0.0)
     axes.legend(fontsize=8)

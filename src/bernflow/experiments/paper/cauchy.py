@@ -197,6 +197,7 @@ def _densities(scale: str, results: Results) -> Figure:
                 axes.set_xlabel("ξ")
         grid[row, 0].set_ylabel("density")
     grid[0, 0].set_xlim(-4.5, 4.5)
+    grid[0, 0].set_xticks((-3, 0, 3))
     grid[0, 0].set_ylim(0.0, 1.5 * float(p.max()))
     handles = {text: h for axes in grid.flat for h, text in zip(*axes.get_legend_handles_labels(), strict=True)}
     figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=len(handles), fontsize=8)

@@ -1,0 +1,1 @@
+"""What the Bayesian part of a semi-structured model costs."""

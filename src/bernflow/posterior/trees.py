@@ -1,0 +1,38 @@
+"""Pytrees as named arrays and back, to be stored without executing anything."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+
+def named_arrays(prefix: str, tree: PyTree) -> dict[str, np.ndarray]:
+    """Return the arrays of a tree under names in their order; random keys as plain numbers."""
+    leaves = jax.tree.leaves(eqx.filter(tree, eqx.is_array))
+    return {f"{prefix}_{i:05d}": np.asarray(_plain(leaf)) for i, leaf in enumerate(leaves)}
+
+
+def _plain(leaf: Any) -> Any:
+    return jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
+
+
+def fill_arrays(prefix: str, template: PyTree, arrays: dict[str, np.ndarray]) -> PyTree:
+    """Put stored arrays in the place of those of a template."""
+    variable, fixed = eqx.partition(template, eqx.is_array)
+    leaves, structure = jax.tree.flatten(variable)
+    filled = []
+    for i, leaf in enumerate(leaves):
+        stored, plain = arrays[f"{prefix}_{i:05d}"], _plain(leaf)
+        if stored.dtype != plain.dtype and stored.dtype.kind == "V":
+            # Types that NumPy does not know, such as bfloat16, are stored as bytes.
+            stored = stored.view(plain.dtype)
+        if stored.shape != plain.shape or stored.dtype != plain.dtype:
+            raise ValueError(
+                f"an array is {stored.dtype}{stored.shape}, where the training has {plain.dtype}{plain.shape}"
+            )
+        value = jnp.asarray(stored)
+        filled.append(value if plain is leaf else jax.random.wrap_key_data(value, impl=jax.random.key_impl(leaf)))
+    return eqx.combine(jax.tree.unflatten(structure, filled), fixed)
