@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from bernflow.experiments.study.curves import curve_task, exact_posterior
-from bernflow.experiments.study.figures import draw_loss, draw_spread, label_panels, new_axes, new_figure, order_colors
+from bernflow.experiments.study.figures import draw_losses, draw_spread, new_axes, new_figure, order_colors
 from bernflow.experiments.study.methods import METHODS, TRUTH
 from bernflow.experiments.study.page import Heading, Listing, Page, Picture
 from bernflow.experiments.study.plan import Experiment, Results, Task
@@ -165,30 +165,8 @@ def _kl_figure(orders, kls, slopes, gaussian: float) -> Figure:
 def _losses(scale: str, results: Results) -> Figure:
     evidence = BENCHMARKS[TARGET].log_evidence
     assert evidence is not None
-    figure = new_figure(7.0, 2.9)
-    grid = new_axes(figure, 1, 2)
-    label_panels(grid)
-    orders = loss_orders(scale)
-    colors = order_colors(orders)
-    for axes, method in zip(grid.flat, ("paper", "bernflow"), strict=True):
-        for order in orders:
-            draw_loss(axes, results[fit(scale, method, order, 0)], f"M = {order}", color=colors[order])
-        draw_loss(
-            axes,
-            results[fit(scale, "gaussian", None, 0)],
-            "Gaussian-VI",
-            color=METHODS["gaussian"].color,
-            linestyle="--",
-        )
-        axes.axhline(-evidence, color=TRUTH, linewidth=0.9, linestyle=(0, (4, 2)))
-        axes.set_title(METHODS[method].label)
-        axes.set_xlabel("epoch" if method == "paper" else "step")
-    grid[0, 0].set_ylabel("loss (-ELBO)")
-    grid[0, 0].set_ylim(-evidence - 0.05, -evidence + 1.0)
-    # The same curve, ten times closer: bernflow begins near the end.
-    grid[0, 1].set_ylim(-evidence - 0.005, -evidence + 0.1)
-    grid[0, 0].legend(fontsize=8)
-    return figure
+    curves = {m: {M: results[fit(scale, m, M, 0)] for M in loss_orders(scale)} for m in ("paper", "bernflow")}
+    return draw_losses(curves, results[fit(scale, "gaussian", None, 0)], evidence, height=1.0)
 
 
 EXPERIMENT = Experiment(

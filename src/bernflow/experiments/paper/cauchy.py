@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from bernflow.experiments.data import load_paper_cauchy_kl
 from bernflow.experiments.study.curves import curve_task, exact_posterior
-from bernflow.experiments.study.figures import draw_loss, draw_spread, new_axes, new_figure, order_colors
+from bernflow.experiments.study.figures import draw_losses, draw_spread, new_axes, new_figure
 from bernflow.experiments.study.methods import METHODS, TRUTH
 from bernflow.experiments.study.nuts import nuts_task
 from bernflow.experiments.study.page import Heading, Listing, Page, Picture
@@ -207,23 +207,9 @@ def _densities(scale: str, results: Results) -> Figure:
 def _losses(scale: str, results: Results) -> Figure:
     evidence = BENCHMARKS[TARGET].log_evidence
     assert evidence is not None
-    figure = new_figure(7.0, 2.9)
-    grid = new_axes(figure, 1, 2)
-    orders = SETTINGS[scale]["losses"]
-    colors = order_colors(orders)
-    for axes, make, name in zip(grid.flat, (recipe, default), ("paper", "bernflow"), strict=True):
-        for order in orders:
-            draw_loss(axes, results[make(scale, order, 0)], f"M = {order}", color=colors[order])
-        draw_loss(axes, results[gaussian(scale)], "Gaussian-VI", color=METHODS["gaussian"].color, linestyle="--")
-        axes.axhline(-evidence, color=TRUTH, linewidth=0.9, linestyle=(0, (4, 2)))
-        axes.set_title(METHODS[name].label)
-        axes.set_xlabel("epoch" if name == "paper" else "step")
-    grid[0, 0].set_ylabel("loss (-ELBO)")
-    grid[0, 0].set_ylim(-evidence - 0.1, -evidence + 2.0)
-    # The same curve, ten times closer: bernflow begins near the end.
-    grid[0, 1].set_ylim(-evidence - 0.01, -evidence + 0.2)
-    grid[0, 0].legend(fontsize=8)
-    return figure
+    makers = {"paper": recipe, "bernflow": default}
+    curves = {m: {M: results[make(scale, M, 0)] for M in SETTINGS[scale]["losses"]} for m, make in makers.items()}
+    return draw_losses(curves, results[gaussian(scale)], evidence, height=2.0)
 
 
 def _ablation(orders, kls, paper) -> Figure:

@@ -64,7 +64,7 @@ def present(scale: str, results: Results) -> Page:
     paper = BENCHMARKS[TARGET].paper
     claims = [
         Claim("k-hat, BF-VI", paper["khat"], summary["bernflow"]["khat"], summary["paper"]["khat"]),
-        Claim("k-hat, MF-Gaussian-VI", paper["khat_mean_field_gaussian"], summary["gaussian"]["khat"]),
+        Claim("k-hat, MF-Gaussian-VI", paper["khat_mean_field_gaussian"], summary["gaussian"]["khat"], tolerance=0.1),
         Claim("KL(q || posterior)", None, summary["bernflow"]["kl_median"], summary["paper"]["kl_median"]),
     ]
     return Page(

@@ -43,7 +43,7 @@ def fit_and_save(target: str, order: int, **settings: Any) -> Result:
     posterior = fit_posterior(target, "bernflow", 0, order=order, **settings)
     with tempfile.TemporaryDirectory() as folder:
         content = posterior.save(Path(folder) / "posterior.bf").read_bytes()
-    return {"file": np.frombuffer(content, np.uint8)}
+    return {"saved": np.frombuffer(content, np.uint8)}
 
 
 def transformed(scale: str) -> Task:
@@ -151,7 +151,7 @@ def _posterior(scale: str, results: Results) -> bf.Posterior:
     benchmark = BENCHMARKS["cauchy"]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "posterior.bf"
-        path.write_bytes(results[transformed(scale)]["file"].tobytes())
+        path.write_bytes(results[transformed(scale)]["saved"].tobytes())
         return bf.load(path, benchmark.model, *benchmark.args)
 
 

@@ -29,7 +29,11 @@ def present(scale: str, results: Results) -> Page:
     claims = [
         Claim("k-hat, BF-VI", paper["khat"], summary["bernflow"]["khat"], summary["paper"]["khat"], note=paper["note"]),
         Claim(
-            "k-hat, MF-Gaussian-VI", paper["khat_mean_field_gaussian"], summary["gaussian"]["khat"], note=paper["note"]
+            "k-hat, MF-Gaussian-VI",
+            paper["khat_mean_field_gaussian"],
+            summary["gaussian"]["khat"],
+            tolerance=0.1,
+            note=paper["note"],
         ),
         Claim("KL(q || posterior)", None, summary["bernflow"]["kl_median"], summary["paper"]["kl_median"]),
     ]
