@@ -7,7 +7,7 @@ from pathlib import Path
 from bernflow.cli.command import Command
 from bernflow.errors import ArgumentError, BernflowError
 from bernflow.experiments.catalogue import EXPERIMENTS
-from bernflow.experiments.melanoma.experiment import MODELS_VARIABLE
+from bernflow.experiments.melanoma.experiment import DTYPE_VARIABLE, FULL_VARIABLE, MODELS_VARIABLE
 from bernflow.experiments.melanoma.runs import DATA_VARIABLE
 from bernflow.experiments.study.index import write_index
 from bernflow.experiments.study.runner import run_experiments
@@ -32,6 +32,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--data", type=Path, metavar="DIR", help="prepared pictures for melanoma (see `bernflow data melanoma --help`)"
     )
     parser.add_argument("--model", choices=("m1", "m2", "m3"), help="run this model of melanoma only")
+    parser.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16"),
+        help="arithmetic of the melanoma network (default: bfloat16 on a GPU)",
+    )
+    parser.add_argument(
+        "--all-pictures", action="store_true", help="train the melanoma networks in full also without a GPU (days)"
+    )
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="number of fits at once (default: 1)")
     parser.add_argument("--fresh", action="store_true", help="repeat what an earlier run has finished")
     parser.add_argument("--quiet", action="store_true", help="show no progress bar")
@@ -49,8 +57,13 @@ def run(options: argparse.Namespace) -> None:
         raise ArgumentError(f"--jobs {options.jobs}: expected a whole number of at least 1.")
     if options.data is not None:
         os.environ[DATA_VARIABLE] = str(options.data.resolve())
-    if options.model is not None:
-        os.environ[MODELS_VARIABLE] = options.model
+    for variable, value in (
+        (MODELS_VARIABLE, options.model),
+        (DTYPE_VARIABLE, options.dtype),
+        (FULL_VARIABLE, "1" if options.all_pictures else None),
+    ):
+        if value is not None:
+            os.environ[variable] = value
     scale = "quick" if options.quick else "tiny" if options.tiny else "full"
     out = options.out or Path("results" if scale == "full" else f"results-{scale}")
     failed = []

@@ -7,6 +7,8 @@ import equinox as eqx
 from jaxtyping import Array, Float, Key, PyTree
 from numpyro.distributions.constraints import Constraint
 
+from bernflow.errors import ModelError
+
 Theta = dict[str, Array]
 
 
@@ -70,6 +72,13 @@ class AbstractModel(eqx.Module):
     def prepare(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         """Do the part of a prediction for new data that does not depend on theta."""
         return args, kwargs
+
+    def mean(self, theta: Theta, *args: Any, **kwargs: Any) -> Theta:
+        """Return the expected observations given theta, for the model's own data or for the data given."""
+        raise ModelError(
+            f"A {type(self).__name__} does not know the means of its observations: call predict() without "
+            "average=True and average its draws."
+        )
 
     @abstractmethod
     def predict(self, key: Key[Array, ""], theta: Theta, *args: Any, **kwargs: Any) -> Theta:

@@ -186,6 +186,15 @@ class Model(AbstractJointModel):
             features: output of the network in place of that for the model's own images; `Posterior.predict` computes it
                 from `images=`.
         """
+        fn = self._predictive(theta, x, features)
+        return {OBSERVED: fn.sample(key)}
+
+    def mean(self, theta: Theta, x: Any = None, features: Any = None) -> Theta:  # type: ignore[override]
+        """Return the mean of the outcome for the covariates given, or for the model's own."""
+        return {OBSERVED: self._predictive(theta, x, features).mean}
+
+    def _predictive(self, theta: Theta, x: Any, features: Any) -> Distribution:
+        """Return the distribution of outcomes to be predicted."""
         if self.network is not None and (x is None) != (features is None) and self.x is not None:
             raise ModelError("predict for new data needs both x and images: the model was given both.")
         if self.likelihood is None:
@@ -201,7 +210,7 @@ class Model(AbstractJointModel):
                 shape = np.shape(self.y)
                 batch = jnp.broadcast_shapes(fn.batch_shape, shape[: len(shape) - fn.event_dim])
                 fn = fn if batch == tuple(fn.batch_shape) else fn.expand(batch)
-            return {OBSERVED: fn.sample(key)}
+            return fn
 
     def _prior(self, name: str, theta: Theta) -> Distribution:
         fn = self.prior[name]

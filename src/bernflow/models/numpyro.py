@@ -108,6 +108,17 @@ class NumPyroModel(AbstractModel):
             trace = handlers.trace(handlers.seed(conditioned, key)).get_trace(*unpack(args), **unpack(kwargs))
         return drawn(trace, self.observed_names)
 
+    def mean(self, theta: Theta, *args: Any, **kwargs: Any) -> Theta:
+        """Return the means of the observed sites; a site that depends on another observed one is given a draw of it."""
+        if not args and not kwargs:
+            args, kwargs = self.args, self.kwargs
+        conditioned = handlers.substitute(redraw(self.function), data=theta)
+        with user_code(f"The model function {name_of(self.function)!r}, run to predict,"):
+            seeded = handlers.seed(conditioned, jax.random.key(0))
+            trace = handlers.trace(seeded).get_trace(*unpack(args), **unpack(kwargs))
+            drawn(trace, self.observed_names)  # says which sites are not reached
+            return {name: trace[name]["fn"].mean for name in self.observed_names}
+
     def _trace(self, key: Key[Array, ""], theta: Theta) -> dict[str, dict]:
         """Run the model at theta; sites that theta lacks get a value inside their support."""
         seeded = handlers.seed(fresh(self.function), key)

@@ -116,8 +116,16 @@ class Posterior:
             x, log_q = sampling.sample(self.distribution, as_key(key), check_count(num))
             return _difference(sampling.log_density(self.layout, model, x), log_q)
 
-    def predict(self, *args: Any, num: int = 1000, key: Any = 2, weighted: bool = False, **kwargs: Any) -> Draws:
-        """Draw new observations from the posterior predictive distribution.
+    def predict(
+        self,
+        *args: Any,
+        num: int = 1000,
+        key: Any = 2,
+        weighted: bool = False,
+        average: bool = False,
+        **kwargs: Any,
+    ) -> Draws:
+        """Draw new observations from the posterior predictive distribution, or return their means.
 
         Args:
             *args: new data in place of the model's own, as the model takes them; none: replicate the model's
@@ -125,15 +133,19 @@ class Posterior:
             num: number of draws of the parameters, each with one draw of the observations.
             key: integer seed or `jax.random.key`.
             weighted: resample the draws by their importance weights first.
-            **kwargs: new data by keyword.
+            average: return expected observations (probabilities, for a binary outcome) averaged over the draws, in
+                memory that does not grow with their number.
+            **kwargs: new data by keyword; `images` go through the network of the model, a block at a time.
 
         Returns:
-            One array of shape (num, ...) per observed name.
+            One array of shape (num, ...) per observed name; without the first axis where `average`.
         """
         model = self._need_model("predict")
         theta = self.draws(num, key, weighted, deterministic=False)
         with use_precision(self.precision):
             args, kwargs = model.prepare(args, kwargs)
+            if average:
+                return sampling.predict_mean(model, theta, args, kwargs)
             return sampling.predict(model, as_key(key), theta, args, kwargs)
 
     def summary(self, num: int = 4000, key: Any = 1, weighted: bool = False, ci_prob: float = 0.9) -> "pd.DataFrame":

@@ -132,6 +132,33 @@ def predict(
     return _blocked(lambda part, b: _predict_block(model, key, jnp.uint32(b), part, args, kwargs), theta)
 
 
+def predict_mean(
+    model: AbstractModel, theta: dict[str, np.ndarray], args: tuple, kwargs: dict[str, Any]
+) -> dict[str, np.ndarray]:
+    """Average the expected observations over draws of theta, one draw after the other."""
+    num = len(next(iter(theta.values())))
+    totals = []
+    for start in range(0, num, BLOCK):
+        rows = np.arange(start, start + BLOCK)
+        part = {name: values[np.minimum(rows, num - 1)] for name, values in theta.items()}
+        totals.append(_sum_of_means(model, part, jnp.asarray(rows < num), args, kwargs))
+    return jax.tree.map(lambda *parts: np.asarray(sum(parts)) / num, *totals)
+
+
+@eqx.filter_jit
+def _sum_of_means(
+    model: AbstractModel, theta: Any, counts: Bool[Array, " s"], args: tuple, kwargs: dict[str, Any]
+) -> Theta:
+    def add(total, inputs):
+        theta, counts = inputs
+        mean = model.mean(theta, *args, **kwargs)
+        return jax.tree.map(lambda t, m: t + jnp.where(counts, m, 0.0), total, mean), None
+
+    first = jax.tree.map(lambda leaf: leaf[0], theta)
+    zero = jax.tree.map(jnp.zeros_like, model.mean(first, *args, **kwargs))
+    return jax.lax.scan(add, zero, (theta, counts))[0]
+
+
 def resample(key: Key[Array, ""], log_weights: np.ndarray, num: int) -> np.ndarray:
     """Choose `num` indices by Pareto-smoothed weights.
 

@@ -119,8 +119,8 @@ class Checkpoint:
 
     def _damaged(self, error: Exception) -> FileFormatError:
         return FileFormatError(
-            f"{self.path} is not a checkpoint, or it is damaged ({type(error).__name__}: {error}): "
-            "delete it to begin anew."
+            f"{self.path} is not a checkpoint, or it is damaged ({type(error).__name__}: {error}): delete it to begin "
+            "anew."
         )
 
 

@@ -114,8 +114,8 @@ class Design:
             if len(missing):
                 raise ArgumentError(
                     f"{where}: the column {name!r} has {len(missing)} missing values, the first in row {missing[0]} "
-                    "(counted from 0): expected complete columns. Drop these rows from the table, the images and y, or "
-                    "fill them in."
+                    "(counted from 0): expected complete columns. Drop these rows from the table, the images and y, "
+                    "or fill them in."
                 )
         return used
 
@@ -137,8 +137,8 @@ class Design:
             row, column = (int(i) for i in np.argwhere(bad)[0])
             raise ArgumentError(
                 f"{where}: the formula {self.formula.text!r} gives {int(bad[:, column].sum())} values of "
-                f"{self.names[column]!r} that are not finite, the first in row {row} ({values[row, column]}): expected "
-                "finite numbers. Correct the table, or the transformation in the formula."
+                f"{self.names[column]!r} that are not finite, the first in row {row} ({values[row, column]}): "
+                "expected finite numbers. Correct the table, or the transformation in the formula."
             )
         return values
 
@@ -149,8 +149,8 @@ def import_formulaic() -> Any:
         import formulaic
     except ImportError as error:
         raise ArgumentError(
-            "SemiStructured reads formulas with formulaic, which is not installed: "
-            "pip install 'bernflow[semistructured]'."
+            "SemiStructured reads formulas with formulaic, which is not installed: pip install "
+            "'bernflow[semistructured]'."
         ) from error
     return formulaic
 

@@ -69,7 +69,8 @@ class NetworkSource:
         if ensemble > 1 and is_network:
             raise ArgumentError(
                 f"ensemble={ensemble} with a network of type {type(network).__name__}: expected a function that makes "
-                "a new network from a random key, such as network=lambda key: eqx.nn.MLP(64, 'scalar', 32, 2, key=key)."
+                "a new network from a random key, such as network=lambda key: eqx.nn.MLP(64, 'scalar', 32, 2, "
+                "key=key)."
             )
         if augment is not None and not callable(augment):
             raise ArgumentError(f"augment={augment!r}: expected a function augment(key, images).")

@@ -165,8 +165,8 @@ def check_network_output(outcome: str, shape: tuple[int, ...], num_classes: int)
     expected = f"({wanted},)" if wanted > 1 else "() or (1,)"
     more = f": one logit for each of the classes 1 to {wanted}, against class 0" if outcome == "categorical" else ""
     raise ModelError(
-        f"The network returns shape {shape} per row, and the outcome is {outcome!r}: expected {expected}{more}. Change "
-        "its last layer."
+        f"The network returns shape {shape} per row, and the outcome is {outcome!r}: expected {expected}{more}. "
+        "Change its last layer."
     )
 
 
@@ -198,8 +198,8 @@ def check_prior(prior: Any) -> None:
     for value in prior.values() if isinstance(prior, Mapping) else [prior]:
         if value is not None and not isinstance(value, Distribution):
             raise ArgumentError(
-                f"prior has {value!r}: expected a NumPyro distribution for all coefficients, such as dist.Normal(0, 1) "
-                "(or a dict of them by column)."
+                f"prior has {value!r}: expected a NumPyro distribution for all coefficients, such as dist.Normal(0, "
+                "1) (or a dict of them by column)."
             )
 
 

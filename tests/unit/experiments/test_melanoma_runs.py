@@ -53,7 +53,11 @@ def test_models_are_chosen_by_what_is_there(monkeypatch):
     assert len(experiment.tasks("full")) == 3
     monkeypatch.setenv(runs.DATA_VARIABLE, "somewhere")
     assert experiment.chosen_models() == ("M1", "M2", "M3")
+    assert len(experiment.tasks("full")) == 3 + 2  # a smaller run where there is no accelerator
+    monkeypatch.setenv(experiment.FULL_VARIABLE, "1")
     assert len(experiment.tasks("full")) == 3 + 18
+    monkeypatch.setenv(experiment.DTYPE_VARIABLE, "float32")
+    assert {t.arguments["dtype"] for t in experiment.tasks("full") if "dtype" in t.arguments} == {"float32"}
     monkeypatch.setenv(experiment.MODELS_VARIABLE, "m3")
     assert experiment.chosen_models() == ("M3",)
 

@@ -205,6 +205,10 @@ def test_a_network_is_trained_beside_the_posterior(tmp_path):
     predicted = posterior.predict(fresh_x, images=fresh_images, num=200)["y"]
     assert predicted.shape == (200, 400)
     assert np.std(predicted.mean(0) - fresh_y) < 0.65
+    average = posterior.predict(fresh_x, images=fresh_images, num=1500, average=True)["y"]
+    features = evaluate(posterior.model.network, fresh_images)
+    beta = posterior.draws(1500, key=2)["beta"].mean()
+    np.testing.assert_allclose(average, features + beta * fresh_x, atol=1e-5)
     # The file brings the trained weights back into the model as it was built.
     path = posterior.save(tmp_path / "posterior.bf")
     again = bf.load(path, model)

@@ -35,6 +35,8 @@ def test_front_ends(front_end, make, gaussian):
         layout = Target(model).layout
         post = Posterior(gaussian(np.zeros(2), np.full(2, 0.5)), layout, model, make().diagnostics)
     draws = post.draws(50)
+    average = post.predict(num=1200, key=1, average=True)["y"]
+    np.testing.assert_allclose(average, post.draws(1200, key=1)["slope"].mean() * X, rtol=1e-9)
     if front_end == "numpyro":
         np.testing.assert_allclose(draws["mean"], draws["slope"][:, None] * X)
     log_p = dist.Normal(draws["slope"][:, None] * X, draws["sigma"][:, None]).log_prob(Y).sum(axis=1)

@@ -3,6 +3,7 @@
 import os
 from typing import Any
 
+import jax
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -18,8 +19,10 @@ from bernflow.plots.components import estimate_density
 RUNS = runs.__name__
 # The paper's figures on the test part: log score, AUC.
 PAPER = {"M1": (-0.0764, 0.83), "M2": (-0.0850, 0.66), "M3": (-0.0761, 0.82)}
-# The command line sets it to one of the models, or to "data" where there are no pictures.
+# What the command line asks for: one model, the network's arithmetic, the settings of an accelerator.
 MODELS_VARIABLE = "BERNFLOW_MELANOMA_MODELS"
+DTYPE_VARIABLE = "BERNFLOW_MELANOMA_DTYPE"
+FULL_VARIABLE = "BERNFLOW_MELANOMA_FULL"
 SETTINGS: dict[str, dict[str, Any]] = {
     "full": {
         "seeds": 3,
@@ -29,6 +32,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "num_rows": None,
         "splits": (False, True),
     },
+    "cpu": {"seeds": 1, "epochs": 5, "better_epochs": 0, "dtype": "float32", "num_rows": 4000, "splits": (False,)},
     "quick": {"seeds": 1, "epochs": 3, "better_epochs": 0, "dtype": "float32", "num_rows": 2000, "splits": (False,)},
     "tiny": {"seeds": 1, "epochs": 1, "better_epochs": 0, "dtype": "float32", "num_rows": 64, "splits": (False,)},
 }
@@ -43,9 +47,18 @@ def chosen_models() -> tuple[str, ...]:
     return ("M1", "M2", "M3") if os.environ.get(runs.DATA_VARIABLE) else ("M2",)
 
 
+def settings(scale: str) -> dict[str, Any]:
+    """Return the settings of the runs on pictures; without an accelerator the full ones must be asked for."""
+    forced = os.environ.get(FULL_VARIABLE)
+    small = scale == "full" and not forced and jax.default_backend() == "cpu"
+    chosen = SETTINGS["cpu" if small else scale]
+    dtype = os.environ.get(DTYPE_VARIABLE)
+    return chosen | {"dtype": dtype} if dtype else chosen
+
+
 def picture_run(scale: str, model: str, network: str, seed: int, by_patient: bool) -> Task:
     """Return one run on pictures."""
-    chosen = SETTINGS[scale]
+    chosen = settings(scale)
     arguments = {
         "network": network,
         "seed": seed,
@@ -59,7 +72,7 @@ def picture_run(scale: str, model: str, network: str, seed: int, by_patient: boo
 
 def ensemble(scale: str, model: str, network: str, by_patient: bool) -> list[Task]:
     """Return the runs of one model from several seeds."""
-    return [picture_run(scale, model, network, seed, by_patient) for seed in range(SETTINGS[scale]["seeds"])]
+    return [picture_run(scale, model, network, seed, by_patient) for seed in range(settings(scale)["seeds"])]
 
 
 def m2_run(scale: str, method: str) -> Task:
@@ -72,10 +85,10 @@ def groups(scale: str) -> list[tuple[str, str, bool]]:
     """Return (model, network, split by patient) of all runs on pictures."""
     models = [model for model in ("M1", "M3") if model in chosen_models()]
     found: list[tuple[str, str, bool]] = [
-        (model, "paper", split) for split in SETTINGS[scale]["splits"] for model in models
+        (model, "paper", split) for split in settings(scale)["splits"] for model in models
     ]
-    if SETTINGS[scale]["better_epochs"]:
-        found += [(model, "better", split) for split in SETTINGS[scale]["splits"] for model in models if model == "M3"]
+    if settings(scale)["better_epochs"]:
+        found += [(model, "better", split) for split in settings(scale)["splits"] for model in models if model == "M3"]
     return found
 
 
@@ -96,6 +109,13 @@ def present(scale: str, results: Results) -> Page:
         "weights of the network are trained and β₁ has a posterior. That posterior is conditional on the trained "
         "network."
     ]
+    if not groups(scale):
+        blocks.append(f"M1 and M3 were not run. {runs.WHERE_THE_PICTURES_ARE}")
+    elif settings(scale)["num_rows"] is not None:
+        blocks.append(
+            f"A smaller run: {settings(scale)['num_rows']:,} pictures of each part, {settings(scale)['epochs']} "
+            f"epochs, {settings(scale)['seeds']} seed."
+        )
     if "M2" in chosen_models():
         found = {method: results[m2_run(scale, method)] for method in M2_METHODS}
         target = load_m2()[1].target
@@ -168,6 +188,9 @@ def present(scale: str, results: Results) -> Page:
             ),
         ]
     if groups(scale):
+        clocks = {key: found for key, found in numbers.items() if "seconds_per_epoch" in found}
+        text = "; ".join(f"{key}: {np.median(found['seconds_per_epoch']):.2f} s" for key, found in clocks.items())
+        blocks.append(f"An epoch of training on {next(iter(clocks.values()))['device']}, validation aside: {text}.")
         blocks.append(
             Picture("losses", _losses(scale, results), "Training loss and validation log score over the epochs.")
         )
@@ -254,7 +277,7 @@ def _m2_comparison(found: dict[str, Any]) -> tuple[Table, list[Claim]]:
 
 def _test_target(scale: str, by_patient: bool) -> np.ndarray:
     data = runs.load_pictures(by_patient)
-    return np.asarray(data.target[data.rows("test")[: SETTINGS[scale]["num_rows"]]])
+    return np.asarray(data.target[data.rows("test")[: settings(scale)["num_rows"]]])
 
 
 def _colors(names: list[str]) -> dict[str, str]:
@@ -348,4 +371,5 @@ EXPERIMENT = Experiment(
     "pictures and age in one model (M1, M2, M3): scores, posterior of the effect of age",
     tasks,
     present,
+    command="melanoma --data DIR",
 )

@@ -31,6 +31,11 @@ from bernflow.fit.settings import resolve_settings
 from bernflow.models.network import Network, evaluate
 from bernflow.precision import use_precision
 
+WHERE_THE_PICTURES_ARE = (
+    "The pictures of the melanoma experiment are not shipped. Download the training images and the ground truth of "
+    "ISIC 2020 from https://challenge2020.isic-archive.com, prepare them once with `bernflow data melanoma FOLDER "
+    "CSV --out DIR`, and pass --data DIR. M2 runs without them: `bernflow reproduce melanoma --model m2`."
+)
 # Where the prepared pictures lie; the command line sets it from --data.
 DATA_VARIABLE = "BERNFLOW_MELANOMA"
 NUM_DRAWS = 1000
@@ -43,12 +48,7 @@ def load_pictures(by_patient: bool) -> Melanoma:
     """Load the pictures, with the paper's split or one that keeps patients apart."""
     folder = os.environ.get(DATA_VARIABLE)
     if not folder:
-        raise BernflowError(
-            "The pictures of the melanoma experiment are not shipped. Download the training images and the ground "
-            "truth of ISIC 2020 from https://challenge2020.isic-archive.com, prepare them once with `bernflow data "
-            "melanoma FOLDER CSV --out DIR`, and pass --data DIR. M2 runs without them: `bernflow reproduce melanoma "
-            "--model m2`."
-        )
+        raise BernflowError(WHERE_THE_PICTURES_ARE)
     everything = load(Path(folder))
     return everything.by_patient() if by_patient else everything
 

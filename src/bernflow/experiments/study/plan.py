@@ -66,6 +66,7 @@ class Experiment:
         tasks: returns its tasks at one of the `SCALES`.
         present: makes the page from the scale and the results.
         needs: packages beyond bernflow's own, and the extra that brings them.
+        command: what follows `bernflow reproduce` on its page, where it is more than the name.
     """
 
     name: str
@@ -74,3 +75,4 @@ class Experiment:
     tasks: Callable[[str], list[Task]]
     present: Callable[[str, Results], "Page"]
     needs: Mapping[str, str] = field(default_factory=dict)
+    command: str = ""

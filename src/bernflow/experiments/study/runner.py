@@ -7,12 +7,13 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 from tqdm.auto import tqdm
 
 from bernflow.errors import BernflowError
-from bernflow.experiments.study.page import write_page
+from bernflow.experiments.study.page import Page, write_page
 from bernflow.experiments.study.plan import Experiment, Result, Results, Task
 from bernflow.experiments.study.store import Store
 from bernflow.plots.style import house_style
@@ -60,7 +61,10 @@ def run_experiments(
             done |= {task.identity for task in tasks}
             results = Results({task.identity: _kept(store, task) for task in tasks})
             with house_style():
-                write_page(experiment.present(scale, results), out / experiment.name)
+                page = experiment.present(scale, results)
+                write_page(
+                    Page(page.title, [*page.blocks, _made_by(experiment, scale)], page.numbers), out / experiment.name
+                )
         except BernflowError as error:
             yield Outcome(experiment, out / experiment.name, str(error))
         else:
@@ -102,6 +106,12 @@ def _kept(store: Store, task: Task) -> Result:
     if result is None:
         raise BernflowError(f"The result of {task.identity} cannot be read back: is the disk full? Run it again.")
     return result
+
+
+def _made_by(experiment: Experiment, scale: str) -> str:
+    option = "" if scale == "full" else f" --{scale}"
+    version = metadata.version("bernflow")
+    return f"Made by `bernflow reproduce {experiment.command or experiment.name}{option}`, bernflow {version}."
 
 
 def _check_needs(experiment: Experiment) -> None:
