@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+import jax
 from tqdm.auto import tqdm
 
 from bernflow.errors import BernflowError
@@ -65,6 +66,8 @@ def run_experiments(
                 write_page(
                     Page(page.title, [*page.blocks, _made_by(experiment, scale)], page.numbers), out / experiment.name
                 )
+            # Every compiled function holds mappings of memory, whose number the system limits.
+            jax.clear_caches()
         except BernflowError as error:
             yield Outcome(experiment, out / experiment.name, str(error))
         else:
