@@ -59,7 +59,7 @@ def with_posterior(options, rows, indices):
     flow = FAMILIES["bernstein"].build(jax.random.key(0), spec, jnp.zeros(1), jnp.eye(1))
     method = joint.JointMethod(ADAM, 1e-2, RMSPROP, 1e-3, options.particles, use_score=True, constant_rate=True)
     trainee = joint.begin(flow, model, method)
-    light = jax.tree.map(lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf, model.without_rows())
+    light = joint.on_device(model.without_rows())
     keys, rates = jax.random.split(jax.random.key(1), options.steps), jnp.ones(options.steps)
     on_device = {"y": rows["y"], "x": rows["x"], "images": rows["images"]}
     fixed = (light, layout, None, on_device, indices)

@@ -122,11 +122,14 @@ def find_anchor(density: BatchDensity, batches: Batches, x: Float[Array, " p"]) 
     return Anchor(x, value, gradient)
 
 
+def on_device(tree: PyTree) -> PyTree:
+    """Move the NumPy arrays of a tree to the device once, instead of with every chunk."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf, tree)
+
+
 def begin(flow: AbstractFlow, model: AbstractJointModel, method: JointMethod) -> JointTrainee:
     """Give a flow and the weights of a model fresh optimiser states."""
-    weights, state = jax.tree.map(
-        lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf, model.trained()
-    )
+    weights, state = on_device(model.trained())
     return JointTrainee(
         flow,
         weights,
@@ -220,7 +223,7 @@ def train_jointly(
     Returns:
         The trained flow and weights, and the number of steps taken.
     """
-    light = jax.tree.map(lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf, model.without_rows())
+    light = on_device(model.without_rows())
     has_network = trainee.weights is not None
     # Chunks end with the epochs where somebody listens to them.
     unit = batches.steps_per_epoch if epoch_end is not None else steps

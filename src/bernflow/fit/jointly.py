@@ -8,7 +8,6 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jaxtyping import Array, Key
 
@@ -180,7 +179,7 @@ def _batch_density(target: Target, model: AbstractJointModel, batches: Batches) 
     """Return what many rows, but not all, say of the posterior, to start from."""
     fixed = own_batch_size(model)
     num = fixed or (batches.batch_size if model.trained()[0] is not None else min(MAX_START_ROWS, batches.num_rows))
-    weights, state, light = jax.tree.map(_on_device, (*model.trained(), model.without_rows()))
+    weights, state, light = joint.on_device((*model.trained(), model.without_rows()))
     density = joint.BatchDensity(target.layout, light, weights, state, batches.first(num))
     as_trained = eqx.tree_at(lambda d: d.batch, density, batches.first(batches.batch_size))
     with user_code("The model's log density of a batch of rows"):
@@ -206,7 +205,3 @@ def _find_anchor(
     """Return the anchor of the control variates; a network has none, because it moves while it is trained."""
     fits = own_batch_size(model) is None or batches.num_rows % batches.batch_size == 0
     return joint.find_anchor(density, batches, x) if model.trained()[0] is None and fits else None
-
-
-def _on_device(leaf: Any) -> Any:
-    return jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf

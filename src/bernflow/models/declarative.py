@@ -18,7 +18,7 @@ from bernflow.models.base import AbstractJointModel, Site, Theta
 from bernflow.models.inputs import NUMERIC_KINDS, call, check_values, num_positional, pack, unpack, user_code
 from bernflow.models.network import Network
 from bernflow.models.priors import check_prior, resolve
-from bernflow.models.supports import check_observed, probe, start_value
+from bernflow.models.supports import can_sample, check_observed, probe, start_value
 
 OBSERVED = "y"
 
@@ -84,7 +84,7 @@ class Model(AbstractJointModel):
         self.sites = resolve(self.prior)
         self._check_likelihood()
         self._check_outcome()
-        self.has_prior = self._can_sample()
+        self.has_prior = can_sample(self._draw)
 
     def log_density(self, theta: Theta) -> Float[Array, ""]:
         """Evaluate log prior + log likelihood at theta, without any Jacobian."""
@@ -254,13 +254,6 @@ class Model(AbstractJointModel):
         for site, site_key in zip(self.sites, jax.random.split(key, len(self.sites)), strict=True):
             theta[site.name] = self._prior(site.name, theta).sample(site_key)
         return theta
-
-    def _can_sample(self) -> bool:
-        try:
-            jax.eval_shape(lambda key: self._draw(key), jax.random.key(0))
-        except NotImplementedError:
-            return False
-        return True
 
     def _check_likelihood(self) -> None:
         """Evaluate shapes only: the likelihood must give one value per data point."""

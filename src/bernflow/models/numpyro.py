@@ -16,7 +16,15 @@ from numpyro.primitives import Messenger
 from bernflow.errors import ModelError
 from bernflow.models.base import AbstractModel, Site, Theta
 from bernflow.models.inputs import check_values, freeze, is_data, name_of, pack, unpack, user_code
-from bernflow.models.supports import check_continuous, check_observed, describe, is_factor, probe, start_value
+from bernflow.models.supports import (
+    can_sample,
+    check_continuous,
+    check_observed,
+    describe,
+    is_factor,
+    probe,
+    start_value,
+)
 
 
 class NumPyroModel(AbstractModel):
@@ -52,7 +60,7 @@ class NumPyroModel(AbstractModel):
             except (jax.errors.JAXTypeError, jax.errors.JAXIndexError):
                 self.args, self.kwargs = freeze(args), freeze(kwargs)
                 self._evaluate_shapes()
-            self.has_prior = self._can_sample()
+            self.has_prior = can_sample(self._draw)
 
     def log_density(self, theta: Theta) -> Float[Array, ""]:
         """Evaluate log prior + log likelihood at theta, without any Jacobian."""
@@ -163,13 +171,6 @@ class NumPyroModel(AbstractModel):
             return compute_log_probs(seeded, unpack(args), unpack(kwargs), theta)[0]
 
         eqx.filter_eval_shape(density, arguments, theta)
-
-    def _can_sample(self) -> bool:
-        try:
-            jax.eval_shape(lambda key: self._draw(key), jax.random.key(0))
-        except NotImplementedError:
-            return False
-        return True
 
 
 class redraw(Messenger):  # noqa: N801  (NumPyro's handlers are lower case)

@@ -19,7 +19,7 @@ from bernflow.models.base import AbstractJointModel, Site, Theta
 from bernflow.models.evaluation import evaluation, inference_mode, with_training_argument
 from bernflow.models.inputs import check_values, freeze, is_data, name_of, pack, unpack, user_code
 from bernflow.models.numpyro import copied, drawn, fill, fresh, is_subsampled, learned, redraw, warn_broadcast
-from bernflow.models.supports import check_continuous, check_observed, describe, is_factor, probe
+from bernflow.models.supports import can_sample, check_continuous, check_observed, describe, is_factor, probe
 
 # The one row of a model that does not subsample: a batch is all data.
 ALL = "all"
@@ -88,7 +88,7 @@ class SubsampledModel(AbstractJointModel):
             except (jax.errors.JAXTypeError, jax.errors.JAXIndexError):
                 self.args, self.kwargs = freeze(args), freeze(kwargs)
                 self._initialise()
-            self.has_prior = self._can_sample()
+            self.has_prior = can_sample(self._draw)
             for name, value in self.observed().items():
                 check_values(value, f"The observed site {name!r}")
                 if name in found.checkable:
@@ -298,13 +298,6 @@ class SubsampledModel(AbstractJointModel):
     def _draw(self, key: Key[Array, ""]) -> Theta:
         trace = self._trace(key, {}, self._first_rows())
         return {site.name: trace[site.name]["value"] for site in self.sites}
-
-    def _can_sample(self) -> bool:
-        try:
-            jax.eval_shape(lambda key: self._draw(key), jax.random.key(0))
-        except NotImplementedError:
-            return False
-        return True
 
 
 class _take_rows(Messenger):  # noqa: N801  (NumPyro's handlers are lower case)

@@ -15,6 +15,15 @@ from bernflow.errors import ModelError
 from bernflow.models.base import Site
 
 
+def can_sample(draw: Callable[[Key[Array, ""]], Any]) -> bool:
+    """Tell whether every prior can be drawn from; an improper one cannot."""
+    try:
+        jax.eval_shape(lambda key: draw(key), jax.random.key(0))
+    except NotImplementedError:
+        return False
+    return True
+
+
 def probe(function: Callable[[Key[Array, ""]], Any]) -> None:
     """Call a function with a key such that what is computed from it is a tracer and the rest concrete.
 

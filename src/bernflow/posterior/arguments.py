@@ -35,8 +35,8 @@ def check_theta(layout: Layout, theta: Mapping[str, Any], dtype: str) -> tuple[d
             counts[site.name] = len(value)
         else:
             raise ArgumentError(
-                f"theta[{site.name!r}] has shape {value.shape}: expected {site.shape} for one point or (num, "
-                f"*{site.shape}) for several."
+                f"theta[{site.name!r}] has shape {value.shape}: expected {site.shape} for one point or "
+                f"(num, *{site.shape}) for several."
             )
         values[site.name] = value
     if len(set(counts.values())) > 1:

@@ -60,9 +60,10 @@ def html(diagnostics: Diagnostics, table: list[Row], settings: dict[str, Any], d
     )
     color = COLORS[diagnostics.verdict]
     return (
-        f"<div style='border-left:4px solid {color};padding-left:12px'><div><b>Posterior</b> "
-        f"({escape(_describe(settings, dim))})</div><div "
-        f"style='color:{color}'>{escape(diagnostics.status)}</div><div>{figures}</div><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        f"<div style='border-left:4px solid {color};padding-left:12px'>"
+        f"<div><b>Posterior</b> ({escape(_describe(settings, dim))})</div>"
+        f"<div style='color:{color}'>{escape(diagnostics.status)}</div><div>{figures}</div>"
+        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
 
