@@ -18,6 +18,7 @@ from bernflow.experiments.melanoma.cnn import paper_cnn
 from bernflow.experiments.melanoma.plain import RMSPROP, PlainTrainee, run_chunk
 from bernflow.fit import joint
 from bernflow.fit.settings import ADAM
+from bernflow.fit.steps import network_steps_at_once
 from bernflow.flows.families import FAMILIES, Spec
 from bernflow.precision import use_precision
 from bernflow.target import Target
@@ -35,13 +36,26 @@ def parse():
     return parser.parse_args()
 
 
+def chunks(steps):
+    """Cut the steps as the training does: into compiled loops, or single steps on a CPU."""
+    length = network_steps_at_once()
+    return [slice(start, start + length) for start in range(0, steps, length)]
+
+
 def plain(options, rows, indices):
     """Return a function that takes one round of steps by cross-entropy."""
     network = paper_cnn(jax.random.key(0), dtype=options.dtype)
     trainee = PlainTrainee(network.weights, network.state, RMSPROP.init(network.weights))
     keys = jax.random.split(jax.random.key(1), options.steps)
     data = {"images": rows["images"], "y": rows["y"].astype(jnp.float32)}
-    return lambda: jax.block_until_ready(run_chunk(network, trainee, data, indices, keys, 1e-3)[1])
+
+    def run():
+        state = trainee
+        for chunk in chunks(options.steps):
+            state, losses = run_chunk(network, state, data, indices[chunk], keys[chunk], 1e-3)
+        jax.block_until_ready(losses)
+
+    return run
 
 
 def with_posterior(options, rows, indices):
@@ -62,8 +76,15 @@ def with_posterior(options, rows, indices):
     light = joint.on_device(model.without_rows())
     keys, rates = jax.random.split(jax.random.key(1), options.steps), jnp.ones(options.steps)
     on_device = {"y": rows["y"], "x": rows["x"], "images": rows["images"]}
-    fixed = (light, layout, None, on_device, indices)
-    return lambda: jax.block_until_ready(joint._run_chunk(fixed, trainee, keys, rates, method)[1])
+
+    def run():
+        state = trainee
+        for chunk in chunks(options.steps):
+            fixed = (light, layout, None, on_device, indices[chunk])
+            state, trace = joint._run_chunk(fixed, state, keys[chunk], rates[chunk], method)
+        jax.block_until_ready(trace)
+
+    return run
 
 
 def main():

@@ -23,6 +23,14 @@ PAPER = {"M1": (-0.0764, 0.83), "M2": (-0.0850, 0.66), "M3": (-0.0761, 0.82)}
 MODELS_VARIABLE = "BERNFLOW_MELANOMA_MODELS"
 DTYPE_VARIABLE = "BERNFLOW_MELANOMA_DTYPE"
 FULL_VARIABLE = "BERNFLOW_MELANOMA_FULL"
+# Small batches: of few pictures, they leave enough steps for the running means of the batch normalisation.
+SMALL: dict[str, Any] = {
+    "seeds": 1,
+    "better_epochs": 0,
+    "dtype": "float32",
+    "splits": (False,),
+    "batch_size": 32,
+}
 SETTINGS: dict[str, dict[str, Any]] = {
     "full": {
         "seeds": 3,
@@ -31,10 +39,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "dtype": "bfloat16",
         "num_rows": None,
         "splits": (False, True),
+        "batch_size": 256,
     },
-    "cpu": {"seeds": 1, "epochs": 5, "better_epochs": 0, "dtype": "float32", "num_rows": 4000, "splits": (False,)},
-    "quick": {"seeds": 1, "epochs": 3, "better_epochs": 0, "dtype": "float32", "num_rows": 2000, "splits": (False,)},
-    "tiny": {"seeds": 1, "epochs": 1, "better_epochs": 0, "dtype": "float32", "num_rows": 64, "splits": (False,)},
+    "cpu": SMALL | {"epochs": 5, "num_rows": 4000},
+    "quick": SMALL | {"epochs": 3, "num_rows": 2000},
+    "tiny": SMALL | {"epochs": 1, "num_rows": 64},
 }
 M2_METHODS = {"full": "bernflow", "batches": "bernflow, batches of 256", "nuts": "NUTS"}
 
@@ -66,6 +75,7 @@ def picture_run(scale: str, model: str, network: str, seed: int, by_patient: boo
         "dtype": chosen["dtype"],
         "by_patient": by_patient,
         "num_rows": chosen["num_rows"],
+        "batch_size": chosen["batch_size"],
     }
     return Task(f"{RUNS}:run_{model.lower()}", arguments)
 
@@ -114,7 +124,7 @@ def present(scale: str, results: Results) -> Page:
     elif settings(scale)["num_rows"] is not None:
         blocks.append(
             f"A smaller run: {settings(scale)['num_rows']:,} pictures of each part, {settings(scale)['epochs']} "
-            f"epochs, {settings(scale)['seeds']} seed."
+            f"epochs, {settings(scale)['seeds']} seed, batches of {settings(scale)['batch_size']}."
         )
     if "M2" in chosen_models():
         found = {method: results[m2_run(scale, method)] for method in M2_METHODS}

@@ -11,11 +11,11 @@ import optax
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from bernflow.fit.batches import Batches
+from bernflow.fit.steps import network_steps_at_once, scan
 from bernflow.models.network import Network
 
 # RMSprop as in the paper, with the constants of its implementation.
 RMSPROP = optax.chain(optax.scale_by_rms(decay=0.9, eps=1e-7), optax.scale(-1.0))
-MAX_CHUNK = 50
 
 
 class PlainTrainee(NamedTuple):
@@ -50,7 +50,7 @@ def run_chunk(
         weights = optax.apply_updates(trainee.weights, jax.tree.map(lambda u: rate * u, updates))
         return PlainTrainee(weights, state, optimizer), value
 
-    return jax.lax.scan(step, trainee, (indices, keys))
+    return scan(step, trainee, (indices, keys))
 
 
 def train_plain(
@@ -72,7 +72,7 @@ def train_plain(
         rate: learning rate.
     """
     trainee = PlainTrainee(network.weights, network.state, RMSPROP.init(network.weights))
-    parts = -(-batches.steps_per_epoch // MAX_CHUNK)
+    parts = -(-batches.steps_per_epoch // network_steps_at_once())
     length = batches.steps_per_epoch // parts
     lengths = [length] * (parts * epochs)
     losses: list[np.ndarray] = []
