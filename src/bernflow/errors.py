@@ -15,3 +15,7 @@ class ArgumentError(BernflowError, ValueError):
 
 class FileFormatError(BernflowError, ValueError):
     """A file is not a saved posterior, is damaged, or comes from a newer bernflow."""
+
+
+class FileWriteError(BernflowError, OSError):
+    """A file or folder cannot be written; what was there before is unchanged."""

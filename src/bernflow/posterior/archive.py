@@ -1,16 +1,15 @@
 """Saved posteriors: one zip file of plain arrays and a manifest in JSON. Nothing in it is ever executed."""
 
-import contextlib
 import dataclasses
 import hashlib
 import json
 import os
-import uuid
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 
 import equinox as eqx
 import jax
@@ -19,6 +18,7 @@ import numpy as np
 
 from bernflow.diagnostics.verdict import Diagnostics
 from bernflow.errors import ArgumentError, BernflowError, FileFormatError
+from bernflow.files import write_whole
 from bernflow.flows.base import AbstractDistribution
 from bernflow.models.base import AbstractJointModel, AbstractModel, Site
 from bernflow.posterior.encoding import from_json, to_array, to_bytes, to_json
@@ -26,13 +26,22 @@ from bernflow.posterior.posterior import Posterior
 from bernflow.posterior.supports import support_from_json, support_to_json
 from bernflow.posterior.trees import fill_arrays, named_arrays
 from bernflow.precision import use_precision
-from bernflow.target import Layout
+from bernflow.target import Layout, layout_of
 
 FORMAT = "bernflow-posterior"
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 # Begins the names of the arrays of a network.
 NETWORK = "network"
+
+
+class Record(NamedTuple):
+    """What a file says about a posterior, all but the flow itself."""
+
+    sites: tuple[Site, ...]
+    diagnostics: Diagnostics
+    history: dict[str, np.ndarray]
+    settings: dict[str, Any]
 
 
 def save(posterior: Posterior, path: str | os.PathLike) -> Path:
@@ -63,20 +72,13 @@ def save(posterior: Posterior, path: str | os.PathLike) -> Path:
         "sha256": {name: hashlib.sha256(content).hexdigest() for name, content in members.items()},
     }
     members = {MANIFEST: json.dumps(to_json(manifest, "manifest"), indent=1).encode(), **members}
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
-    try:
-        # The new file is complete on disk before it takes the old one's place.
-        with open(partial, "xb") as file:
-            with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-                for name, content in members.items():
-                    archive.writestr(name, content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            partial.unlink()
-    return path
+
+    def write(file: BinaryIO) -> None:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+            for name, content in members.items():
+                archive.writestr(name, content)
+
+    return write_whole(path, write)
 
 
 def load(
@@ -96,30 +98,47 @@ def load(
     if model is not None and not isinstance(model, AbstractModel):
         raise ArgumentError(f"load(model=...): expected a bernflow model, got {type(model).__name__}.")
     manifest, members = _read(path)
-    try:
-        sites = tuple(
-            Site(str(s["name"]), tuple(map(int, s["shape"])), support_from_json(s["support"]))
-            for s in manifest["sites"]
-        )
-        settings, precision = dict(manifest["settings"]), str(manifest["precision"])
-        diagnostics = Diagnostics(**manifest["diagnostics"])
-        history = {str(name): to_array(members[file]) for name, file in manifest["history"].items()}
+    with _explained(path):
+        sites, diagnostics, history, settings = _parse(manifest, members)
+        precision = str(manifest["precision"])
         stored = [to_array(members[name]) for name in sorted(members) if name.startswith("flow_")]
         with use_precision(precision):
             distribution = _fill(_build(manifest["recipe"]), stored)
-    except BernflowError as error:
-        raise FileFormatError(f"{path}: {error}") from error
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _damaged(path, f"{type(error).__name__}: {error}") from error
-    settings.setdefault("precision", precision)
     if model is not None:
         _check_model(sites, model)
         with use_precision(precision):
             model = _with_network(path, model, members)
-        sites = model.sites
     with use_precision(precision):
-        layout = Layout(sites, model if any(site.support is None for site in sites) else None)
+        layout = Layout(sites) if model is None else layout_of(model)
     return Posterior(distribution, layout, model, diagnostics, history, settings, refiner)
+
+
+def read_record(path: str | os.PathLike) -> Record:
+    """Read all but the flow, also where that cannot be used without its model, as for Stan programs."""
+    path = Path(path)
+    manifest, members = _read(path)
+    with _explained(path):
+        return _parse(manifest, members)
+
+
+def _parse(manifest: dict[str, Any], members: dict[str, bytes]) -> Record:
+    sites = tuple(
+        Site(str(s["name"]), tuple(map(int, s["shape"])), support_from_json(s["support"])) for s in manifest["sites"]
+    )
+    history = {str(name): to_array(members[file]) for name, file in manifest["history"].items()}
+    settings = {"precision": str(manifest["precision"])} | dict(manifest["settings"])
+    return Record(sites, Diagnostics(**manifest["diagnostics"]), history, settings)
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Name the file in errors about its contents."""
+    try:
+        yield
+    except BernflowError as error:
+        raise FileFormatError(f"{path}: {error}") from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _damaged(path, f"{type(error).__name__}: {error}") from error
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:

@@ -1,9 +1,6 @@
 """The state of a training in one file: plain arrays and JSON, whole or not at all."""
 
-import contextlib
 import json
-import os
-import uuid
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +8,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from bernflow.errors import ArgumentError, FileFormatError
+from bernflow.files import ensure_writable, write_whole
 from bernflow.fit.joint import JointTrainee
 from bernflow.posterior.trees import fill_arrays, named_arrays
 
@@ -62,16 +60,7 @@ class Checkpoint:
             "stopped": progress.stopped,
         }
         arrays["manifest"] = np.frombuffer(json.dumps(manifest).encode(), np.uint8)
-        partial = self.path.with_name(f".{self.path.name}.{uuid.uuid4().hex}.part")
-        try:
-            with open(partial, "xb") as file:
-                np.savez(file, allow_pickle=False, **arrays)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(partial, self.path)
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                partial.unlink()
+        write_whole(self.path, lambda file: np.savez(file, allow_pickle=False, **arrays))
 
     def read(self, template: JointTrainee) -> Progress | None:
         """Return the progress of an earlier call, or None where there is none.
@@ -127,14 +116,9 @@ class Checkpoint:
 def open_folder(folder: Any) -> Path:
     """Create a folder for checkpoints and make sure that files can be written there."""
     try:
-        path = Path(folder)
-        path.mkdir(parents=True, exist_ok=True)
-        trial = path / f".{uuid.uuid4().hex}.part"
-        trial.write_bytes(b"")
-        trial.unlink()
+        return ensure_writable(folder)
     except (OSError, TypeError) as error:
         raise ArgumentError(
-            f"checkpoint={folder!r} cannot be written to ({type(error).__name__}: {error}): expected a folder, which "
-            "is created if need be. Choose another one, or free its place."
+            f"checkpoint={folder!r} cannot be written to ({error.__cause__ or error}): expected a folder, which is "
+            "created if need be. Choose another one, or free its place."
         ) from error
-    return path

@@ -58,9 +58,12 @@ def fit_posterior(target: str, method: str, key: int, **settings: Any) -> Poster
     benchmark = BENCHMARKS[target]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a poor fit is a result here, and the tables say so
-        return bf.fit(
+        posterior = bf.fit(
             benchmark.model, *benchmark.args, key=key, progress=False, **{**METHODS[method].settings, **settings}
         )
+    if posterior.settings["interrupted"]:
+        raise KeyboardInterrupt  # half a fit is no result to keep
+    return posterior
 
 
 def draws_of(result: Result) -> dict[str, np.ndarray]:

@@ -1,21 +1,16 @@
 """The page of an experiment: text, figures and tables, written as a folder that people and programs can read."""
 
 import html
-import json
-import math
-import os
-import shutil
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
-import numpy as np
 from matplotlib.figure import Figure
 
 from bernflow.experiments.study.tables import Table
+from bernflow.files import json_text, write_folder, write_whole
 
 PICTURE_DPI = 130
 
@@ -81,22 +76,21 @@ def write_page(page: Page, folder: Path) -> None:
 
     The folder appears whole: a page that was there before is replaced only when the new one is complete.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    fresh = folder.parent / f".{folder.name}.{uuid.uuid4().hex}.part"
-    try:
-        fresh.mkdir()
+
+    def write(fresh: Path) -> None:
         for block in page.blocks:
             if isinstance(block, Picture):
                 _write_picture(block, fresh)
             elif isinstance(block, Listing):
                 _write_text(fresh / f"{block.name}.csv", block.table.to_csv())
                 _write_text(fresh / f"{block.name}.md", f"{block.caption}\n\n{block.table.to_markdown()}")
-        _write_text(fresh / "numbers.json", json.dumps(_jsonable(page.numbers), indent=1) + "\n")
+        _write_text(fresh / "numbers.json", json_text(page.numbers))
         _write_text(fresh / "README.md", _markdown(page))
         _write_text(fresh / "index.html", _html(page))
-        _replace(fresh, folder)
+
+    try:
+        write_folder(folder, write)
     finally:
-        shutil.rmtree(fresh, ignore_errors=True)
         for block in page.blocks:
             if isinstance(block, Picture):
                 plt.close(block.figure)
@@ -105,12 +99,12 @@ def write_page(page: Page, folder: Path) -> None:
 def write_index_page(folder: Path, title: str, entries: Sequence[tuple[str, str, str]]) -> None:
     """Write a page that leads to others: (title, summary, folder) each."""
     lines = [f"- [{name}]({place}/README.md): {summary}" for name, summary, place in entries]
-    _write_text(folder / "README.md", f"# {title}\n\n" + "\n".join(lines) + "\n")
+    _replace_text(folder / "README.md", f"# {title}\n\n" + "\n".join(lines) + "\n")
     items = "".join(
         f"<li><a href='{place}/index.html'>{html.escape(name)}</a>: {html.escape(summary)}</li>"
         for name, summary, place in entries
     )
-    _write_text(folder / "index.html", _document(title, [f"<ul>{items}</ul>"]))
+    _replace_text(folder / "index.html", _document(title, [f"<ul>{items}</ul>"]))
 
 
 def _write_picture(picture: Picture, folder: Path) -> None:
@@ -124,19 +118,8 @@ def _write_text(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def _replace(fresh: Path, folder: Path) -> None:
-    """Put a finished folder into its place."""
-    if not folder.exists():
-        os.replace(fresh, folder)
-        return
-    old = folder.parent / f".{folder.name}.{uuid.uuid4().hex}.old"
-    os.replace(folder, old)
-    try:
-        os.replace(fresh, folder)
-    except OSError:
-        os.replace(old, folder)
-        raise
-    shutil.rmtree(old)
+def _replace_text(path: Path, text: str) -> None:
+    write_whole(path, lambda file: file.write(text.encode()))
 
 
 def _markdown(page: Page) -> str:
@@ -184,16 +167,3 @@ def _document(title: str, parts: Sequence[str]) -> str:
         + "\n".join(parts)
         + "\n</body></html>\n"
     )
-
-
-def _jsonable(value: Any) -> Any:
-    """Turn NumPy values into plain ones; JSON has no infinity, so it becomes text."""
-    if isinstance(value, Mapping):
-        return {str(name): _jsonable(part) for name, part in value.items()}
-    if isinstance(value, list | tuple | np.ndarray):
-        return [_jsonable(part) for part in value]
-    if isinstance(value, np.generic):
-        return _jsonable(value.item())
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value

@@ -1,8 +1,6 @@
 """Kept results of tasks: one file of plain arrays each, written whole or not at all."""
 
 import json
-import os
-import uuid
 import zipfile
 from importlib import metadata
 from pathlib import Path
@@ -10,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from bernflow.experiments.study.plan import Result, Task
+from bernflow.files import write_whole
 
 HEADER = "header"
 
@@ -42,13 +41,8 @@ class Store:
             "arrays": list(arrays),
         }
         self._folder.mkdir(parents=True, exist_ok=True)
-        partial = self._folder / f".{uuid.uuid4().hex}.part"
-        try:
-            with open(partial, "xb") as file:
-                np.savez_compressed(file, allow_pickle=False, **{HEADER: np.array(json.dumps(header)), **arrays})
-            os.replace(partial, self._path(task))
-        finally:
-            partial.unlink(missing_ok=True)
+        contents = {HEADER: np.array(json.dumps(header)), **arrays}
+        write_whole(self._path(task), lambda file: np.savez_compressed(file, allow_pickle=False, **contents))
 
     def _path(self, task: Task) -> Path:
         return self._folder / f"{task.identity}.npz"
