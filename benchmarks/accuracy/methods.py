@@ -62,6 +62,8 @@ def _bernflow(method, benchmark, key, num_draws, chosen):
     started = time.perf_counter()
     post = bf.fit(benchmark.model, *benchmark.args, key=key, progress=False, **chosen)
     seconds = time.perf_counter() - started
+    if post.settings["interrupted"]:
+        raise KeyboardInterrupt
     log_weights = post.log_weights(num_draws, EVALUATION_KEY + key)
     found = score(log_weights, benchmark.log_evidence)
     draws = post.draws(num_draws, key=EVALUATION_KEY + key) if benchmark.name == "funnel" else {}

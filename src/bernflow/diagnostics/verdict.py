@@ -8,8 +8,8 @@ so an ESS fraction of 0.96 keeps every mean within 0.2 sd of the posterior's. Th
 estimate of chi^2, which k-hat tells: above 0.5 the variance of the weights is infinite, and a tail may hide
 what no draw has seen.
 
-* good: k-hat <= 0.5 and ESS fraction >= 0.96 by two standard errors; or k-hat <= 0.7 and ESS fraction >= 0.998
-  by two standard errors (means within 0.045 sd, and weights that can still be trusted to tell); or ESS fraction
+* good: k-hat <= 0.5 and ESS fraction >= 0.96 by two standard errors; or k-hat <= 0.7 and ESS fraction >= 0.995
+  by two standard errors (means within 0.07 sd, and weights that can still be trusted to tell); or ESS fraction
   >= 0.999 and no weight more than 25 % above the mean, so that the tail is too small to matter whatever its
   shape. At least 1,000 draws.
 * usable: k-hat <= 0.7 and ESS fraction >= 0.1 (weighted draws are accurate); or k-hat <= 1 and ESS fraction
@@ -51,7 +51,7 @@ VERDICTS: tuple[Verdict, ...] = ("good", "usable", "poor")
 
 GOOD_KHAT, GOOD_ESS = 0.5, 0.96
 CONSTANT_RATIO, CONSTANT_ESS = 1.25, 0.999
-EVEN_ESS = 0.998
+EVEN_ESS = 0.995
 USABLE_KHAT, USABLE_ESS = 0.7, 0.1
 # Pairs of the highest k-hat and the least ESS fraction at which the bulk is accurate.
 BULK_LIMITS = ((1.0, 0.9), (1.5, 0.99))

@@ -43,10 +43,12 @@ def fit(
     """Fit a posterior and judge it.
 
     A poor fit never raises: the posterior says so in `diagnostics`, and a warning does. Wrong input raises, with what
-    was given, what was expected and what to do.
+    was given, what was expected and what to do. Ctrl-C ends the training: the posterior as trained so far is judged
+    and returned, with a warning and `settings["interrupted"]`; a second Ctrl-C stops at once.
 
     Args:
-        model: a NumPyro model function, a `bernflow.Model`, or what `bernflow.from_log_density` returns.
+        model: a NumPyro model function, a `bernflow.Model`, a PyMC model, or what `bernflow.from_log_density`,
+            `bernflow.from_stan` and `bernflow.from_pymc` return.
         *model_args: positional arguments of a NumPyro model.
         model_kwargs: keyword arguments of a NumPyro model.
         key: integer seed or `jax.random.key`; the same call gives the same result.

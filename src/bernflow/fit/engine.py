@@ -1,5 +1,6 @@
 """From a target to a judged posterior: start, train, choose, judge."""
 
+import dataclasses
 import time
 import warnings
 from collections.abc import Callable
@@ -12,21 +13,30 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from bernflow.diagnostics.verdict import judge
+from bernflow.diagnostics.verdict import Diagnostics, judge
 from bernflow.fit import modes
-from bernflow.fit.loop import Method, begin, evaluate, num_stacked, pick, train
+from bernflow.fit.interruption import Interruption
+from bernflow.fit.loop import (
+    NUM_DIAGNOSTIC_DRAWS,
+    Method,
+    Trace,
+    begin,
+    evaluate,
+    log_weights_of,
+    num_stacked,
+    pick,
+    train,
+)
 from bernflow.fit.progress import Recorder
 from bernflow.fit.settings import MAX_DIM_SCORE, Settings
 from bernflow.fit.start import find_start
 from bernflow.flows.base import AbstractDistribution, AbstractFlow, AbstractScoredFlow
-from bernflow.posterior import Posterior, sampling
+from bernflow.posterior import Posterior
 from bernflow.precision import use_precision
 from bernflow.preflight import preflight, starting_points
 from bernflow.target import Target
 
 NUM_STARTS = 8
-# Draws behind the figures of the verdict.
-NUM_DIAGNOSTIC_DRAWS = 20_000
 DIAGNOSTIC_PRECISION = "float64"
 
 
@@ -92,31 +102,46 @@ def train_and_judge(
     loop_key, choice_key, judge_key = jax.random.split(key, 3)
     done_before = 0 if earlier is None else int(earlier.settings["steps"])
     recorder = Recorder(progress, settings.num_particles, done_before)
-    try:
-        with use_precision(settings.precision):
-            trainee, done = train(begin(flows, settings.optimizer), target, loop_key, method, settings.steps, recorder)
-    finally:
-        recorder.close()
-    with use_precision(DIAGNOSTIC_PRECISION):
-        flows = cast(trainee.flow, DIAGNOSTIC_PRECISION)
-        best, distribution, missing = _choose(flows, target, choice_key, settings.components)
-        log_weights = log_weights_of(distribution, target, judge_key)
-    skipped = int(trainee.num_skipped[best])
-    diagnostics = judge(log_weights, missing_mass=missing, num_failed_steps=skipped)
+
+    def report(done: int, planned: int, trace: Trace) -> None:
+        recorder(done, planned, trace)
+        interruption.check()
+
+    with Interruption() as interruption:
+        try:
+            with use_precision(settings.precision):
+                begun = begin(flows, settings.optimizer)
+                trainee, done, interrupted = train(begun, target, loop_key, method, settings.steps, report)
+        finally:
+            recorder.close()
+        if interrupted:
+            _warn_interrupted(done_before + done)
+        with use_precision(DIAGNOSTIC_PRECISION):
+            flows = cast(trainee.flow, DIAGNOSTIC_PRECISION)
+            best, distribution, missing = _choose(flows, target, choice_key, settings.components)
+            log_weights = log_weights_of(distribution, target, judge_key, NUM_DIAGNOSTIC_DRAWS)
+        skipped = int(trainee.num_skipped[best])
+        diagnostics = judge(log_weights, missing_mass=missing, num_failed_steps=skipped)
+    if interruption.heard and not interrupted:  # while it was judged
+        interrupted = True
+        _warn_interrupted(done_before + done)
+    if interrupted:
+        diagnostics = _say_interrupted(diagnostics, done_before + done)
     history = recorder.history(best)
     if earlier is not None:
         history = {name: np.concatenate([earlier.history[name], values]) for name, values in history.items()}
     chosen = settings.describe() if earlier is None else dict(earlier.settings)
-    chosen |= describe_run(done_before + done, skipped, began)
+    chosen |= describe_run(done_before + done, skipped, began, interrupted)
     posterior = Posterior(distribution, target.layout, target.model, diagnostics, history, chosen, refiner)
     warn_if_poor(posterior)
     return posterior
 
 
-def describe_run(steps: int, skipped: int, began: float) -> dict[str, Any]:
+def describe_run(steps: int, skipped: int, began: float, interrupted: bool = False) -> dict[str, Any]:
     """Return what a run was, JSON-able."""
     return {
         "steps": steps,
+        "interrupted": interrupted,
         "num_skipped": skipped,
         "wall_seconds": time.perf_counter() - began,
         "versions": {name: metadata.version(name) for name in ("bernflow", "jax", "numpyro", "equinox", "optax")},
@@ -127,6 +152,21 @@ def warn_if_poor(posterior: Posterior) -> None:
     """Say aloud that a posterior cannot be trusted."""
     if posterior.diagnostics.verdict == "poor":
         warnings.warn(f"bernflow: {posterior.diagnostics.status}", UserWarning, stacklevel=4)
+
+
+def _warn_interrupted(steps: int) -> None:
+    """Say aloud, before the judging, that the training was cut short."""
+    warnings.warn(
+        f"bernflow: interrupted after {steps} steps. The posterior as trained so far is judged and returned; a second "
+        "interruption stops at once.",
+        UserWarning,
+        stacklevel=4,
+    )
+
+
+def _say_interrupted(diagnostics: Diagnostics, steps: int) -> Diagnostics:
+    more = f"Interrupted after {steps} steps: post.refine() trains on."
+    return dataclasses.replace(diagnostics, status=f"{diagnostics.status} {more}")
 
 
 def _choose(
@@ -146,12 +186,6 @@ def _choose(
         densities = modes.cross_densities(chosen, target, jax.random.fold_in(key, 1))
         return best, modes.merge([pick(flows, jnp.asarray(i)) for i in parts], densities), None
     return best, pick(flows, jnp.asarray(best)), modes.missing_mass(densities, best)
-
-
-def log_weights_of(distribution: AbstractDistribution, target: Target, key: Key[Array, ""]) -> np.ndarray:
-    """Return the log weights of fresh draws, for the verdict."""
-    x, log_q = sampling.sample(distribution, key, NUM_DIAGNOSTIC_DRAWS)
-    return sampling.log_density(target.layout, target.model, x) - log_q
 
 
 def cast(flows: Any, precision: str) -> Any:

@@ -13,13 +13,11 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from bernflow.fit.batches import Batches
 from bernflow.fit.loop import CHUNK, WARM_UP, Trace
+from bernflow.fit.steps import network_steps_at_once, scan
 from bernflow.flows.base import AbstractFlow
 from bernflow.models.base import AbstractJointModel
 from bernflow.objectives import antithetic_noise, joint_gradient
-from bernflow.target import Layout
-
-# Steps of a network between two looks from the host, at most; without one steps are as cheap as in `loop`.
-MAX_CHUNK_WITH_NETWORK = 50
+from bernflow.target import AbstractLayout
 
 
 class JointTrainee(NamedTuple):
@@ -71,7 +69,7 @@ EpochEnd = Callable[[int, JointTrainee], bool]
 class BatchDensity(eqx.Module):
     """The estimate of the log density on R^p from one batch, weights and key held fixed: what a start is found for."""
 
-    layout: Layout
+    layout: AbstractLayout
     model: AbstractJointModel
     weights: PyTree
     state: PyTree
@@ -142,7 +140,7 @@ def begin(flow: AbstractFlow, model: AbstractJointModel, method: JointMethod) ->
 
 @eqx.filter_jit
 def _run_chunk(
-    fixed: tuple[AbstractJointModel, Layout, Anchor | None, PyTree, PyTree],
+    fixed: tuple[AbstractJointModel, AbstractLayout, Anchor | None, PyTree, PyTree],
     trainee: JointTrainee,
     keys: Key[Array, " c"],
     rates: Float[Array, " c"],
@@ -201,14 +199,14 @@ def _run_chunk(
 
     carry = (flow_arrays, *trainee[1:])
     chosen = rows if indices is None else indices
-    carry, trace = jax.lax.scan(step, carry, (keys, rates, chosen))
+    carry, trace = scan(step, carry, (keys, rates, chosen))
     return JointTrainee(eqx.combine(carry[0], flow_fixed), *carry[1:]), Trace(*trace)
 
 
 def train_jointly(
     trainee: JointTrainee,
     model: AbstractJointModel,
-    layout: Layout,
+    layout: AbstractLayout,
     batches: Batches,
     key: Key[Array, ""],
     method: JointMethod,
@@ -227,7 +225,7 @@ def train_jointly(
     has_network = trainee.weights is not None
     # Chunks end with the epochs where somebody listens to them.
     unit = batches.steps_per_epoch if epoch_end is not None else steps
-    lengths = _chunk_lengths(steps - first_step, unit, MAX_CHUNK_WITH_NETWORK if has_network else CHUNK)
+    lengths = _chunk_lengths(steps - first_step, unit, network_steps_at_once() if has_network else CHUNK)
     longest = max(lengths, default=0)
     rates = method.rates(steps)
     done = first_step

@@ -19,11 +19,11 @@ from bernflow.fit.engine import (
     cast,
     describe_run,
     initial_flows,
-    log_weights_of,
     num_starts,
     train_and_judge,
     warn_if_poor,
 )
+from bernflow.fit.loop import NUM_DIAGNOSTIC_DRAWS, log_weights_of
 from bernflow.fit.progress import Recorder
 from bernflow.fit.settings import MAX_DIM_SCORE, Settings
 from bernflow.fit.start import find_start
@@ -134,7 +134,9 @@ def fit_jointly(
     if not has_weights:
         with use_precision(DIAGNOSTIC_PRECISION):
             flow = cast(trainee.flow, DIAGNOSTIC_PRECISION)
-            diagnostics = judge(log_weights_of(flow, target, final_key), num_failed_steps=int(trainee.num_skipped))
+            diagnostics = judge(
+                log_weights_of(flow, target, final_key, NUM_DIAGNOSTIC_DRAWS), num_failed_steps=int(trainee.num_skipped)
+            )
         chosen = settings.describe() | describe_run(done, int(trainee.num_skipped), began) | more
         posterior = Posterior(flow, target.layout, model, diagnostics, history, chosen, refiner)
         warn_if_poor(posterior)

@@ -11,7 +11,8 @@ import optax
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from bernflow.diagnostics.importance import ess_fraction, psis
-from bernflow.flows.base import AbstractFlow
+from bernflow.diagnostics.verdict import judge
+from bernflow.flows.base import AbstractDistribution, AbstractFlow
 from bernflow.objectives import Estimate, antithetic_noise, path_gradient, pathwise_gradient, stratified_noise
 from bernflow.posterior import sampling
 from bernflow.target import Target
@@ -20,12 +21,15 @@ CHUNK = 250
 WARM_UP = 50
 # Cosine cycles, each longer than the last: a posterior that is met early stops early, the others go on.
 CYCLES = (1000, 2000, 4000, 8000)
-# Fresh draws behind each decision to go on or to stop.
+# Fresh draws behind each decision to go on or to stop, and behind the figures of the verdict.
 NUM_EVALUATION_DRAWS = 4000
+NUM_DIAGNOSTIC_DRAWS = 20_000
 # Below this many nats from the posterior, more steps change nothing that a user could see.
 CLOSE_ENOUGH = 5e-4
 # ... provided that the tails are met: clearly so before any covering, usably after it.
 UNCOVERED_KHAT, COVERED_KHAT = 0.3, 0.7
+# Above this k-hat of few draws, as many as for the verdict decide whether the posterior would be called good.
+DOUBTFUL_KHAT = 0.4
 # So near that no tail can matter.
 NEGLIGIBLE = 1e-5
 # Within this many nats half the variance of the log weights estimates the distance.
@@ -48,6 +52,14 @@ class Trainee(NamedTuple):
     flow: AbstractFlow
     optimizer_state: PyTree
     num_skipped: Int[Array, " r"]
+
+
+class Trained(NamedTuple):
+    """What training came to: the flows, the number of steps taken, and whether an interruption ended it."""
+
+    trainee: Trainee
+    steps: int
+    interrupted: bool = False
 
 
 class Trace(NamedTuple):
@@ -87,7 +99,8 @@ class Method(NamedTuple):
         return self.learning_rate * warm_up * 0.5 * (1.0 + np.cos(np.pi * step / num))
 
 
-# Hears of every finished chunk: steps done, steps planned so far, and what the chunk saw.
+# Hears of every finished chunk: steps done, steps planned so far, and what the chunk saw. A KeyboardInterrupt from it
+# ends the training.
 Report = Callable[[int, int, Trace], None]
 
 
@@ -172,59 +185,76 @@ def evaluate(flows: AbstractFlow, target: Target, key: Key[Array, ""], num: int)
 
     It goes through the functions that later serve the posterior, so that nothing is compiled for this alone.
     """
-    rows = []
-    for i in range(num_stacked(flows)):
-        x, log_q = sampling.sample(pick(flows, jnp.asarray(i)), key, num)
-        rows.append(sampling.log_density(target.layout, target.model, x) - log_q)
-    return np.stack(rows)
+    return np.stack([log_weights_of(pick(flows, jnp.asarray(i)), target, key, num) for i in range(num_stacked(flows))])
+
+
+def log_weights_of(
+    distribution: AbstractDistribution, target: Target, key: Key[Array, ""], num: int
+) -> Float[np.ndarray, " s"]:
+    """Return the log weights of fresh draws."""
+    x, log_q = sampling.sample(distribution, key, num)
+    return sampling.log_density(target.layout, target.model, x) - log_q
 
 
 def train(
     trainee: Trainee, target: Target, key: Key[Array, ""], method: Method, steps: int | None, report: Report
-) -> tuple[Trainee, int]:
+) -> Trained:
     """Train for the given number of steps, or until nothing is gained any more.
 
     The first cycle minimises the reverse KL; as soon as the weights of a restart are even enough it goes on with the
-    forward KL, which carries the fit into the tails.
-
-    Returns:
-        The trained flows and the number of steps taken.
+    forward KL, which carries the fit into the tails. An interruption keeps the best flows so far; before the first
+    chunk is done there are none, and it is raised on.
     """
     num_restarts = trainee.num_skipped.shape[0]
     cycles = CYCLES if steps is None else _divide(steps, method)
     evaluation_key = jax.random.fold_in(key, 2**31 - 1)
-    weights = None
+    after, weights = trainee, None
     done = 0
-    for length in cycles:
-        powers = np.zeros(num_restarts) if weights is None or not method.cover else _powers(weights)
-        planned = done + length if steps is None else steps
-        after = trainee
-        for chunk in _chunks(method.rates(length)):
-            after, trace = run_chunk(
-                after,
-                target,
-                jax.random.fold_in(key, done),
-                jnp.asarray(np.pad(chunk, (0, CHUNK - len(chunk)))),
-                jnp.asarray(powers),
-                optimizer=method.optimizer,
-                num_particles=method.num_particles,
-                use_score=method.use_score,
-            )
-            done += len(chunk)
-            report(done, planned, Trace(*(np.asarray(leaf)[:, : len(chunk)] for leaf in trace)))
-        if steps is not None and done == steps and weights is None:
-            return after, done
-        log_weights = evaluate(after.flow, target, evaluation_key, NUM_EVALUATION_DRAWS)
-        log_weights = np.nan_to_num(log_weights, nan=OUTSIDE, neginf=OUTSIDE, posinf=OUTSIDE)
-        step = _compare(weights, log_weights)
-        if step.better:
-            trainee, weights = after, log_weights
-        assert weights is not None  # the first cycle is always kept
-        # One cycle of covering is due unless the tails are met already.
-        khat_allowed = UNCOVERED_KHAT if length == cycles[0] else COVERED_KHAT
-        if steps is None and (not step.worthwhile or _arrived(_best(weights), khat_allowed)):
-            break
-    return trainee, done
+    try:
+        for length in cycles:
+            powers = np.zeros(num_restarts) if weights is None or not method.cover else _powers(weights)
+            planned = done + length if steps is None else steps
+            after = trainee
+            for chunk in _chunks(method.rates(length)):
+                after, trace = run_chunk(
+                    after,
+                    target,
+                    jax.random.fold_in(key, done),
+                    jnp.asarray(np.pad(chunk, (0, CHUNK - len(chunk)))),
+                    jnp.asarray(powers),
+                    optimizer=method.optimizer,
+                    num_particles=method.num_particles,
+                    use_score=method.use_score,
+                )
+                done += len(chunk)
+                report(done, planned, Trace(*(np.asarray(leaf)[:, : len(chunk)] for leaf in trace)))
+            if steps is not None and done == steps and weights is None:
+                return Trained(after, done)
+            log_weights = _evaluate_finite(after, target, evaluation_key)
+            step = _compare(weights, log_weights)
+            if step.better:
+                trainee, weights = after, log_weights
+            assert weights is not None  # the first cycle is always kept
+            # One cycle of covering is due unless the tails are met already.
+            khat_allowed = UNCOVERED_KHAT if length == cycles[0] else COVERED_KHAT
+            if steps is None and (
+                not step.worthwhile
+                or (_arrived(_best(weights), khat_allowed) and _is_good(trainee, weights, target, evaluation_key))
+            ):
+                break
+    except KeyboardInterrupt:
+        if done == 0:
+            raise
+        # In the middle of a cycle the rates are high: what the last one ended with may be the better.
+        if weights is None or _compare(weights, _evaluate_finite(after, target, evaluation_key)).better:
+            trainee = after
+        return Trained(trainee, done, interrupted=True)
+    return Trained(trainee, done)
+
+
+def _evaluate_finite(trainee: Trainee, target: Target, key: Key[Array, ""]) -> Float[np.ndarray, "r s"]:
+    log_weights = evaluate(trainee.flow, target, key, NUM_EVALUATION_DRAWS)
+    return np.nan_to_num(log_weights, nan=OUTSIDE, neginf=OUTSIDE, posinf=OUTSIDE)
 
 
 def _divide(steps: int, method: Method) -> tuple[int, ...]:
@@ -280,6 +310,14 @@ def _arrived(weights: Float[np.ndarray, " s"], khat_allowed: float) -> bool:
     """Tell whether q is so near to the posterior that more steps change nothing visible."""
     distance = _distance(weights)
     return distance < NEGLIGIBLE or (distance < CLOSE_ENOUGH and psis(weights)[1] < khat_allowed)
+
+
+def _is_good(trainee: Trainee, weights: Float[np.ndarray, "r s"], target: Target, key: Key[Array, ""]) -> bool:
+    """Tell whether the best restart would be called good, looking closer only where that is in doubt."""
+    if psis(_best(weights))[1] < DOUBTFUL_KHAT:
+        return True
+    best = pick(trainee.flow, jnp.asarray(int(np.argmax(np.mean(weights, 1)))))
+    return judge(log_weights_of(best, target, key, NUM_DIAGNOSTIC_DRAWS)).verdict == "good"
 
 
 def _distance(weights: Float[np.ndarray, " s"]) -> float:

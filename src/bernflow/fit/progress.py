@@ -38,9 +38,8 @@ class Recorder:
 
     def history(self, restart: int) -> dict[str, np.ndarray]:
         """Return the record of one restart: step, elbo, elbo_se."""
-        steps, elbo, error = zip(*self._rows, strict=True)
         return {
-            "step": np.array(steps),
-            "elbo": np.array([row[restart] for row in elbo]),
-            "elbo_se": np.array([row[restart] for row in error]),
+            "step": np.array([step for step, _, _ in self._rows], dtype=int),
+            "elbo": np.array([elbo[restart] for _, elbo, _ in self._rows]),
+            "elbo_se": np.array([error[restart] for _, _, error in self._rows]),
         }

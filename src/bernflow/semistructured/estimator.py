@@ -223,6 +223,8 @@ class SemiStructured:
                 )
                 began = time.perf_counter()
                 posterior = fit_jointly(model, settings, train_key, batch_size, progress, began, refine, training)
+                if posterior.settings["interrupted"]:
+                    raise KeyboardInterrupt  # what the network has learned is in its checkpoint
                 members.append(plan.member(posterior, follower, steps_per_epoch))
         self._members, self._design, self._plan, self._num_classes = members, design, plan, num_classes
         plan.forget_rows()

@@ -13,7 +13,7 @@ from bernflow.fit.joint import JointTrainee
 from bernflow.keys import portable
 from bernflow.models.base import Theta
 from bernflow.semistructured.outcomes import Likelihood
-from bernflow.target import Layout
+from bernflow.target import AbstractLayout
 
 # Rows times draws times classes that are evaluated at once.
 MAX_ELEMENTS = 2**22
@@ -50,7 +50,7 @@ def _draws(likelihood: Likelihood, theta: Theta, table: Array, h: Array, key: Ke
 
 
 @eqx.filter_jit
-def _sample(flow: Any, layout: Layout, key: Key[Array, ""], num: int) -> Theta:
+def _sample(flow: Any, layout: AbstractLayout, key: Key[Array, ""], num: int) -> Theta:
     x, _ = flow.sample_and_log_prob(key, num)
     return jax.vmap(lambda x: layout.constrain(x)[0])(x)
 
@@ -77,7 +77,13 @@ def predict_draws(
 
 
 def score_of_trainee(
-    trainee: JointTrainee, layout: Layout, likelihood: Likelihood, inputs: Inputs, y: np.ndarray, classes: int, num: int
+    trainee: JointTrainee,
+    layout: AbstractLayout,
+    likelihood: Likelihood,
+    inputs: Inputs,
+    y: np.ndarray,
+    classes: int,
+    num: int,
 ) -> float:
     """Evaluate the mean log score of rows during training, with draws of the flow as it is."""
     # Always the same noise: epochs are compared with each other.

@@ -59,7 +59,15 @@ def build_network(name: str, seed: int, dtype: str) -> Network:
     return paper_cnn(key, dtype=dtype) if name == "paper" else augmented(better_cnn(key, dtype=dtype))
 
 
-def run_m1(network: str, seed: int, epochs: int, dtype: str, by_patient: bool, num_rows: int | None = None) -> Result:
+def run_m1(
+    network: str,
+    seed: int,
+    epochs: int,
+    dtype: str,
+    by_patient: bool,
+    num_rows: int | None = None,
+    batch_size: int = 256,
+) -> Result:
     """Train the network alone and keep the epoch with the best validation score."""
     data = _parts(load_pictures(by_patient), num_rows)
     model = build_network(network, seed, dtype)
@@ -73,7 +81,7 @@ def run_m1(network: str, seed: int, epochs: int, dtype: str, by_patient: bool, n
         clock.start()
 
     rows = {"images": data["train"]["images"], "y": data["train"]["y"].astype(np.float32)}
-    batches = Batches(rows, len(rows["y"]), min(256, len(rows["y"])), seed)
+    batches = Batches(rows, len(rows["y"]), min(batch_size, len(rows["y"])), seed)
     losses = train_plain(model, batches, epochs, jax.random.key(1000 + seed), epoch_end)
     trained = model.with_weights(*best.kept)
     return {
@@ -86,10 +94,19 @@ def run_m1(network: str, seed: int, epochs: int, dtype: str, by_patient: bool, n
     }
 
 
-def run_m3(network: str, seed: int, epochs: int, dtype: str, by_patient: bool, num_rows: int | None = None) -> Result:
+def run_m3(
+    network: str,
+    seed: int,
+    epochs: int,
+    dtype: str,
+    by_patient: bool,
+    num_rows: int | None = None,
+    batch_size: int = 256,
+) -> Result:
     """Train network and posterior of beta_1 jointly, keep the best epoch, and fit the posterior given its network."""
     data = _parts(load_pictures(by_patient), num_rows)
     train, valid, test = data["train"], data["valid"], data["test"]
+    batch_size = min(batch_size, len(train["y"]))
     model = bf.Model(
         prior={"beta_1": dist.Normal(0.0, 1.0)},
         likelihood=lambda theta, x, h: dist.Bernoulli(logits=h + theta["beta_1"] * x),
@@ -114,7 +131,7 @@ def run_m3(network: str, seed: int, epochs: int, dtype: str, by_patient: bool, n
         family="bernstein",
         order=None,
         base=None,
-        steps=epochs * (len(train["y"]) // min(256, len(train["y"]))),
+        steps=epochs * (len(train["y"]) // batch_size),
         num_particles=None,
         restarts=None,
         components=1,
@@ -124,11 +141,12 @@ def run_m3(network: str, seed: int, epochs: int, dtype: str, by_patient: bool, n
     # The paper's network is trained as in the paper; a rate that falls to zero suits the better one.
     how = {"optimizer": RMSPROP, "constant_rate": True} if network == "paper" else {}
     training = NetworkTraining(**how, epoch_end=epoch_end, keep=lambda _: best.kept)
-    batch_size = min(256, len(train["y"]))
     with use_precision("float32"):
         posterior = fit_jointly(
             model, settings, jax.random.key(seed), batch_size, False, time.perf_counter(), bf.fit, training
         )
+    if posterior.settings["interrupted"]:
+        raise KeyboardInterrupt  # half a fit is no result to keep
     draws = posterior.draws(4000)["beta_1"]
     fitted = posterior.model
     assert isinstance(fitted, bf.Model)
@@ -166,6 +184,8 @@ def run_m2(method: str, seed: int = 0, num_warmup: int = 1000, num_samples: int 
             "paper": {"family": "bernstein-paper", "steps": 20_000},
         }
         posterior = bf.fit(model, key=seed, progress=False, **chosen.get(method, {}))
+        if posterior.settings["interrupted"]:
+            raise KeyboardInterrupt
         draws = posterior.draws(20_000)
         more = {
             "khat": posterior.diagnostics.khat,
