@@ -5,9 +5,9 @@
 from numpyro import __version__ as _numpyro_version  # noqa: F401
 
 from bernflow.diagnostics import Diagnostics
-from bernflow.errors import ArgumentError, BernflowError, FileFormatError, ModelError
+from bernflow.errors import ArgumentError, BernflowError, FileFormatError, FileWriteError, ModelError
 from bernflow.fit import fit, load
-from bernflow.models import Model, from_log_density
+from bernflow.models import Model, from_log_density, from_pymc, from_stan
 from bernflow.posterior import Posterior
 from bernflow.semistructured import SemiStructured
 
@@ -16,11 +16,14 @@ __all__ = [
     "BernflowError",
     "Diagnostics",
     "FileFormatError",
+    "FileWriteError",
     "Model",
     "ModelError",
     "Posterior",
     "SemiStructured",
     "fit",
     "from_log_density",
+    "from_pymc",
+    "from_stan",
     "load",
 ]

@@ -1,43 +1,31 @@
 """The density that a flow is fitted to: a model on R^p, with the log-Jacobian of every support."""
 
 import math
+from abc import abstractmethod
+from collections.abc import Sequence
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+import numpy as np
+from jaxtyping import Array, Bool, Float
 from numpyro.distributions import biject_to, constraints
 from numpyro.distributions.constraints import Constraint
 
 from bernflow.errors import ModelError
-from bernflow.models.base import AbstractModel, Site, Theta
+from bernflow.models.base import AbstractMappedModel, AbstractModel, Site, Theta
 
 
-class Layout(eqx.Module):
+class AbstractLayout(eqx.Module):
     """The order in which the sites lie in the unconstrained vector x, and the map between both scales.
 
     Positive parameters come first, the rest follow in model order: the flow is autoregressive, and what is
     conditioned on a scale is simpler than the other way round.
     """
 
-    sites: tuple[Site, ...]
-    model: AbstractModel | None
-    order: tuple[int, ...] = eqx.field(static=True)
-    sizes: tuple[int, ...] = eqx.field(static=True)
-    unconstrained_shapes: tuple[tuple[int, ...], ...] = eqx.field(static=True)
-
-    def __init__(self, sites: tuple[Site, ...], model: AbstractModel | None = None):
-        if not sites:
-            raise ModelError(
-                "The model has no parameters to infer: expected at least one latent site without observed value."
-            )
-        self.sites = sites
-        self.model = model
-        self.order = tuple(sorted(range(len(sites)), key=lambda i: (not is_scale(sites[i].support), i)))
-        supports = self._example_supports()
-        self.unconstrained_shapes = tuple(
-            tuple(biject_to(s).inverse_shape(site.shape)) for s, site in zip(supports, sites, strict=True)
-        )
-        self.sizes = tuple(math.prod(shape) for shape in self.unconstrained_shapes)
+    sites: eqx.AbstractVar[tuple[Site, ...]]
+    model: eqx.AbstractVar[AbstractModel | None]
+    order: eqx.AbstractVar[tuple[int, ...]]
+    sizes: eqx.AbstractVar[tuple[int, ...]]
 
     @property
     def dim(self) -> int:
@@ -49,37 +37,29 @@ class Layout(eqx.Module):
         """Names of the sites in model order."""
         return tuple(site.name for site in self.sites)
 
+    @abstractmethod
     def constrain(self, x: Float[Array, " p"]) -> tuple[Theta, Float[Array, ""]]:
         """Map x to the constrained scale.
 
         Returns:
             theta and log |d theta / d x|.
         """
-        pieces = self._split(x)
-        theta: Theta = {}
-        log_jacobian = jnp.zeros((), x.dtype)
-        for site, piece in zip(self.sites, pieces, strict=True):
-            transform = biject_to(self._support(site, theta))
-            value = transform(piece)
-            log_jacobian += jnp.sum(transform.log_abs_det_jacobian(piece, value))
-            theta[site.name] = value
-        return theta, log_jacobian
 
+    @abstractmethod
     def unconstrain(self, theta: Theta) -> tuple[Float[Array, " p"], Float[Array, ""]]:
         """Map theta to R^p.
 
         Returns:
             x and log |d theta / d x| there.
         """
-        pieces = []
-        log_jacobian = jnp.zeros(())
-        for site in self.sites:
-            transform = biject_to(self._support(site, theta))
-            value = theta[site.name]
-            piece = transform.inv(value)
-            log_jacobian += jnp.sum(transform.log_abs_det_jacobian(piece, value))
-            pieces.append(jnp.ravel(piece))
-        return jnp.concatenate([pieces[i] for i in self.order]), log_jacobian
+
+    @abstractmethod
+    def contains(self, theta: Theta) -> Bool[Array, ""]:
+        """Tell whether theta lies in the support of every site, as far as that is known without the map to R^p."""
+
+    @abstractmethod
+    def log_density(self, model: AbstractModel, x: Float[Array, " p"]) -> Float[Array, ""]:
+        """Evaluate log p(theta(x), data) + log |d theta / d x|."""
 
     def labels(self) -> list[str]:
         """Name every unconstrained dimension in the order of x, for example `b[2]`."""
@@ -90,20 +70,82 @@ class Layout(eqx.Module):
         return labels
 
     def _split(self, x: Float[Array, " p"]) -> list[Array]:
+        """Cut x into the pieces of the sites, in model order."""
         pieces: list[Array | None] = [None] * len(self.sites)
         start = 0
         for i in self.order:
-            pieces[i] = x[start : start + self.sizes[i]].reshape(self.unconstrained_shapes[i])
+            pieces[i] = x[start : start + self.sizes[i]]
             start += self.sizes[i]
         return pieces  # type: ignore[return-value]
+
+    def _join(self, pieces: list[Array]) -> Float[Array, " p"]:
+        """Put the pieces of the sites, in model order, together to x."""
+        return jnp.concatenate([jnp.ravel(pieces[i]) for i in self.order])
+
+
+class Layout(AbstractLayout):
+    """A layout whose map follows from the supports of the sites."""
+
+    sites: tuple[Site, ...]
+    model: AbstractModel | None
+    order: tuple[int, ...] = eqx.field(static=True)
+    sizes: tuple[int, ...] = eqx.field(static=True)
+    unconstrained_shapes: tuple[tuple[int, ...], ...] = eqx.field(static=True)
+
+    def __init__(self, sites: tuple[Site, ...], model: AbstractModel | None = None):
+        _check_sites(sites)
+        self.sites = sites
+        self.model = model
+        self.order = _scales_first([is_scale(site.support) for site in sites])
+        supports = self._example_supports()
+        self.unconstrained_shapes = tuple(
+            tuple(biject_to(s).inverse_shape(site.shape)) for s, site in zip(supports, sites, strict=True)
+        )
+        self.sizes = tuple(math.prod(shape) for shape in self.unconstrained_shapes)
+
+    def constrain(self, x: Float[Array, " p"]) -> tuple[Theta, Float[Array, ""]]:
+        """Map x to the constrained scale."""
+        theta: Theta = {}
+        log_jacobian = jnp.zeros((), x.dtype)
+        for site, piece, shape in zip(self.sites, self._split(x), self.unconstrained_shapes, strict=True):
+            piece = piece.reshape(shape)
+            transform = biject_to(self._support(site, theta))
+            value = transform(piece)
+            log_jacobian += jnp.sum(transform.log_abs_det_jacobian(piece, value))
+            theta[site.name] = value
+        return theta, log_jacobian
+
+    def unconstrain(self, theta: Theta) -> tuple[Float[Array, " p"], Float[Array, ""]]:
+        """Map theta to R^p."""
+        pieces = []
+        log_jacobian = jnp.zeros(())
+        for site in self.sites:
+            transform = biject_to(self._support(site, theta))
+            value = theta[site.name]
+            piece = transform.inv(value)
+            log_jacobian += jnp.sum(transform.log_abs_det_jacobian(piece, value))
+            pieces.append(piece)
+        return self._join(pieces), log_jacobian
+
+    def contains(self, theta: Theta) -> Bool[Array, ""]:
+        """Tell whether theta lies in the support of every site."""
+        inside = jnp.array(True)
+        for site in self.sites:
+            inside &= jnp.all(self._support(site, theta)(theta[site.name]))
+        return inside
+
+    def log_density(self, model: AbstractModel, x: Float[Array, " p"]) -> Float[Array, ""]:
+        """Evaluate log p(theta(x), data) + log |d theta / d x|."""
+        theta, log_jacobian = self.constrain(x)
+        return model.log_density(theta) + log_jacobian
 
     def _support(self, site: Site, theta: Theta) -> Constraint:
         if site.support is not None:
             return site.support
         if self.model is None:
             raise ModelError(
-                f"The support of {site.name!r} depends on other parameters, so the model is needed: pass it to "
-                "bf.load(path, model=...)."
+                f"The support of {site.name!r} depends on other parameters or is known only to its model: pass the "
+                "model to bf.load(path, model=...)."
             )
         return self.model.support_of(site.name, theta)
 
@@ -122,15 +164,72 @@ class Layout(eqx.Module):
         return supports
 
 
+class MappedLayout(AbstractLayout):
+    """A layout whose map is the model's own; only the order of the sites in x is ours."""
+
+    sites: tuple[Site, ...]
+    model: AbstractMappedModel
+    order: tuple[int, ...] = eqx.field(static=True)
+    sizes: tuple[int, ...] = eqx.field(static=True)
+
+    def __init__(self, model: AbstractMappedModel):
+        _check_sites(model.sites)
+        self.sites = model.sites
+        self.model = model
+        self.order = _scales_first(model.scales())
+        self.sizes = model.unconstrained_sizes()
+
+    def constrain(self, x: Float[Array, " p"]) -> tuple[Theta, Float[Array, ""]]:
+        """Map x to the constrained scale."""
+        return self.model.constrain(self._to_model(x))
+
+    def unconstrain(self, theta: Theta) -> tuple[Float[Array, " p"], Float[Array, ""]]:
+        """Map theta to R^p."""
+        x = self.model.unconstrain(theta)
+        _, log_jacobian = self.model.constrain(x)
+        return self._join(jnp.split(x, np.cumsum(self.sizes)[:-1])), log_jacobian
+
+    def contains(self, theta: Theta) -> Bool[Array, ""]:
+        """Return True: outside of its support theta has no finite x."""
+        return jnp.array(True)
+
+    def log_density(self, model: AbstractModel, x: Float[Array, " p"]) -> Float[Array, ""]:
+        """Evaluate log p(theta(x), data) + log |d theta / d x|."""
+        assert isinstance(model, AbstractMappedModel)
+        return model.log_density_on_reals(self._to_model(x))
+
+    def _to_model(self, x: Float[Array, " p"]) -> Float[Array, " p"]:
+        """Bring x into the order of the model."""
+        return jnp.concatenate(self._split(x))
+
+
+def layout_of(model: AbstractModel) -> AbstractLayout:
+    """Lay out the sites of a model in R^p."""
+    if isinstance(model, AbstractMappedModel):
+        return MappedLayout(model)
+    depends = any(site.support is None for site in model.sites)
+    return Layout(model.sites, model if depends else None)
+
+
+def _check_sites(sites: tuple[Site, ...]) -> None:
+    if not sites:
+        raise ModelError(
+            "The model has no parameters to infer: expected at least one latent site without observed value."
+        )
+
+
+def _scales_first(scales: Sequence[bool]) -> tuple[int, ...]:
+    return tuple(sorted(range(len(scales)), key=lambda i: (not scales[i], i)))
+
+
 class Target(eqx.Module):
     """An unnormalised log density on R^p."""
 
-    layout: Layout
+    layout: AbstractLayout
     model: AbstractModel
 
     def __init__(self, model: AbstractModel):
-        depends = any(site.support is None for site in model.sites)
-        self.layout = Layout(model.sites, model if depends else None)
+        self.layout = layout_of(model)
         self.model = model
 
     @property
@@ -154,8 +253,7 @@ def is_scale(support: Constraint | None) -> bool:
     )
 
 
-def log_density(layout: Layout, model: AbstractModel, x: Float[Array, " p"]) -> Float[Array, ""]:
+def log_density(layout: AbstractLayout, model: AbstractModel, x: Float[Array, " p"]) -> Float[Array, ""]:
     """Evaluate log p(theta(x), data) + log |d theta / d x|; NaN counts as -inf."""
-    theta, log_jacobian = layout.constrain(x)
-    value = model.log_density(theta) + log_jacobian
+    value = layout.log_density(model, x)
     return jnp.where(jnp.isnan(value), -jnp.inf, value)

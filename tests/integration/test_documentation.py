@@ -1,6 +1,8 @@
 """Every example of the README and of the documentation runs, and every link leads somewhere."""
 
+import importlib.util
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,13 +16,28 @@ EXAMPLES = {
         re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     )
 }
+# Pages whose examples need more than Python packages that are always there; what they compile other tests compile, too.
+NEEDS = {
+    "docs/how-to/stan.md": (
+        "stan",
+        importlib.util.find_spec("httpstan") is not None and any(map(shutil.which, ("g++", "clang++", "c++"))),
+    ),
+}
+
+
+def parameter(name):
+    group, is_there = NEEDS.get(name.rpartition("-")[0], (None, True))
+    if group is None:
+        return name
+    missing = pytest.mark.skipif(not is_there, reason=f"what {group} needs is not installed")
+    return pytest.param(name, marks=[missing, pytest.mark.xdist_group(group)])
 
 
 def test_there_are_examples():
     assert len(EXAMPLES) >= 5
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", [parameter(name) for name in EXAMPLES])
 def test_example_runs(name, tmp_path, monkeypatch):
     # Each by itself, as a reader would paste it. A poor verdict warns, and a warning fails.
     monkeypatch.chdir(tmp_path)

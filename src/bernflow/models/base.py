@@ -69,6 +69,18 @@ class AbstractModel(eqx.Module):
     def deterministic(self, theta: Theta) -> Theta:
         """Evaluate the quantities that the model derives from its parameters."""
 
+    def constants(self) -> Theta:
+        """Return data that are not observations (covariates, say) by name."""
+        return {}
+
+    def dims(self) -> dict[str, tuple[str | None, ...]]:
+        """Name the axes of sites, observed and derived quantities; None for an axis without name."""
+        return {}
+
+    def coords(self) -> dict[str, Any]:
+        """Label the places along named axes."""
+        return {}
+
     def prepare(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         """Do the part of a prediction for new data that does not depend on theta."""
         return args, kwargs
@@ -83,6 +95,47 @@ class AbstractModel(eqx.Module):
     @abstractmethod
     def predict(self, key: Key[Array, ""], theta: Theta, *args: Any, **kwargs: Any) -> Theta:
         """Draw new observations given theta, for the model's own data or for the data given."""
+
+
+class AbstractMappedModel(AbstractModel):
+    """A model whose own software maps R^p to its parameters, as a compiled Stan program or a PyMC model does.
+
+    The supports of its sites are None, because the map is asked instead. Its x holds the sites one after the other in
+    model order.
+    """
+
+    @abstractmethod
+    def unconstrained_sizes(self) -> tuple[int, ...]:
+        """Return the number of unconstrained dimensions of every site."""
+
+    @abstractmethod
+    def scales(self) -> tuple[bool, ...]:
+        """Tell of every site whether its values lie on half lines from a lower bound, as those of a scale do."""
+
+    @abstractmethod
+    def constrain(self, x: Float[Array, " p"]) -> tuple[Theta, Float[Array, ""]]:
+        """Map x to the constrained scale; return theta and log |d theta / d x|."""
+
+    @abstractmethod
+    def unconstrain(self, theta: Theta) -> Float[Array, " p"]:
+        """Map theta to R^p; not finite where theta lies outside of its support."""
+
+    @abstractmethod
+    def log_density_on_reals(self, x: Float[Array, " p"]) -> Float[Array, ""]:
+        """Evaluate log prior + log likelihood + log |d theta / d x|."""
+
+    def log_density(self, theta: Theta) -> Float[Array, ""]:
+        """Evaluate log prior + log likelihood at theta, without any Jacobian."""
+        x = self.unconstrain(theta)
+        return self.log_density_on_reals(x) - self.constrain(x)[1]
+
+    def log_terms(self, theta: Theta) -> Theta:
+        """Return the log density as one term."""
+        return {"log_density": self.log_density(theta)}
+
+    def support_of(self, name: str, theta: Theta) -> Constraint:
+        """Raise: the map to R^p stands for the supports."""
+        raise ModelError(f"The support of {name!r} is known only to the model's own map to R^p.")
 
 
 class AbstractJointModel(AbstractModel):

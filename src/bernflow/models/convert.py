@@ -1,18 +1,22 @@
 """Recognise what was handed to `fit` as a model."""
 
+import os
 from typing import Any
 
 from bernflow.errors import ModelError
 from bernflow.models.base import AbstractModel
 from bernflow.models.numpyro import NumPyroModel, TrainedSitesError
+from bernflow.models.pymc import from_pymc, is_pymc
 from bernflow.models.subsampling import SubsampledModel
+
+STAN = ("stan", "cmdstanpy", "bridgestan", "pystan", "httpstan")
 
 
 def as_model(model: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> AbstractModel:
     """Turn a model of any accepted kind into an `AbstractModel`.
 
     Args:
-        model: a bernflow model, or a NumPyro model function.
+        model: a bernflow model, a NumPyro model function, or a PyMC model.
         args: positional arguments of a NumPyro model function.
         kwargs: its keyword arguments.
     """
@@ -26,6 +30,13 @@ def as_model(model: Any, args: tuple = (), kwargs: dict[str, Any] | None = None)
         return model
     if isinstance(model, type) and issubclass(model, AbstractModel):
         raise ModelError(f"The model is the class {model.__name__} itself: expected an instance of it.")
+    if is_pymc(model):
+        if args or kwargs:
+            raise ModelError(
+                f"The PyMC model was given together with model arguments ({len(args)} positional, "
+                f"{len(kwargs or {})} by keyword): expected none. Change its data with pm.set_data."
+            )
+        return from_pymc(model)
     if callable(model) and not isinstance(model, type) and not _is_foreign(model):
         try:
             return NumPyroModel(model, args, kwargs)
@@ -34,9 +45,19 @@ def as_model(model: Any, args: tuple = (), kwargs: dict[str, Any] | None = None)
         return SubsampledModel(model, args, kwargs)
     raise ModelError(
         f"The model is a {type(model).__module__}.{type(model).__qualname__}: expected a NumPyro model function, a "
-        "bf.Model or the result of bf.from_log_density. Objects of PyMC and Stan are not supported yet."
+        f"pymc.Model, a bf.Model, or the result of bf.from_log_density or bf.from_stan.{_advice(model)}"
     )
 
 
+def _advice(model: Any) -> str:
+    if isinstance(model, str | os.PathLike) or _root(model) in STAN:
+        return " A Stan program becomes a model by bf.from_stan(program, data=...)."
+    return ""
+
+
 def _is_foreign(model: Any) -> bool:
-    return type(model).__module__.split(".")[0] in ("pymc", "stan", "cmdstanpy", "bridgestan", "pystan")
+    return _root(model) in ("pymc", *STAN)
+
+
+def _root(model: Any) -> str:
+    return type(model).__module__.split(".")[0]

@@ -95,6 +95,10 @@ class NumPyroModel(AbstractModel):
         trace = self._trace(jax.random.key(0), theta)
         return {name: trace[name]["fn"].log_prob(trace[name]["value"]) for name in self.observed_names}
 
+    def dims(self) -> dict[str, tuple[str | None, ...]]:
+        """Name axes after their plates."""
+        return plate_dims(self._trace(jax.random.key(0), {}))
+
     def deterministic(self, theta: Theta) -> Theta:
         """Evaluate the `numpyro.deterministic` sites."""
         trace = self._trace(jax.random.key(0), theta)
@@ -260,6 +264,25 @@ class fresh(Messenger):  # noqa: N801
 def copied(tree: PyTree) -> PyTree:
     """Copy the containers of a tree, not the arrays."""
     return jax.tree.map(lambda leaf: leaf, tree)
+
+
+def plate_dims(trace: dict[str, dict]) -> dict[str, tuple[str | None, ...]]:
+    """Name the axes of the sites in plates. A plate of two sizes names none, nor does one with a name of ArviZ's."""
+    samples = {name: site for name, site in trace.items() if site["type"] == "sample" and not is_factor(site["fn"])}
+    sizes: dict[str, set[int]] = {}
+    dims = {}
+    for name, site in samples.items():
+        shape = jnp.shape(site["value"])
+        axes: list[str | None] = [None] * len(shape)
+        for plate in site["cond_indep_stack"]:
+            place = len(shape) - site["fn"].event_dim + plate.dim
+            if place >= 0:
+                axes[place] = plate.name
+                sizes.setdefault(plate.name, set()).add(shape[place])
+        dims[name] = axes
+    usable = {name for name, lengths in sizes.items() if len(lengths) == 1} - {"chain", "draw", "sample"}
+    named = {name: tuple(axis if axis in usable else None for axis in axes) for name, axes in dims.items()}
+    return {name: axes for name, axes in named.items() if any(axes)}
 
 
 def drawn(trace: dict[str, dict], names: tuple[str, ...]) -> Theta:

@@ -20,7 +20,7 @@ from bernflow.plots.components import VIEW, Panel, component_draws, estimate_den
 from bernflow.plots.style import ACCENT, FIT, MUTED, house_style, verdict_title
 from bernflow.posterior import Posterior
 from bernflow.precision import use_precision
-from bernflow.target import Layout
+from bernflow.target import AbstractLayout
 
 # The range of z that is drawn, and the quantiles whose way through the map is traced.
 LATENT_VIEW = (0.001, 0.999)
@@ -111,7 +111,7 @@ def _component(posterior: Posterior, name: str | None, index: int | tuple[int, .
     return name, where
 
 
-def _own_column(layout: Layout, name: str, where: tuple[int, ...]) -> int:
+def _own_column(layout: AbstractLayout, name: str, where: tuple[int, ...]) -> int:
     """Return the place in x that drives a component: of those of its parameter, the last that it depends on.
 
     For a scale or a probability that is its own place; a component of a simplex or of a Cholesky factor depends on
@@ -151,7 +151,7 @@ def _latent(flow: AbstractFlow, column: int, center: Float[Array, " p"], noise: 
 @eqx.filter_jit
 def _values(
     flow: AbstractFlow,
-    layout: Layout,
+    layout: AbstractLayout,
     component: tuple[str, tuple[int, ...]],
     column: int,
     others: Float[Array, " p"],
@@ -178,7 +178,7 @@ def _trace(flow, layout, component, column, center, others, latent: Latent) -> C
 
 
 @eqx.filter_jit
-def _along(flow: AbstractFlow, layout: Layout, name: str, z: Float[Array, " s"]) -> tuple[Array, Array]:
+def _along(flow: AbstractFlow, layout: AbstractLayout, name: str, z: Float[Array, " s"]) -> tuple[Array, Array]:
     """Return theta(z) and log q there, for a single parameter: by the change of variables, without an inverse."""
 
     def one(u: Float[Array, ""]) -> tuple[Array, Array]:

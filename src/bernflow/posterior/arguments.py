@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from bernflow.errors import ArgumentError
-from bernflow.target import Layout
+from bernflow.target import AbstractLayout
 
 
 def check_count(num: Any) -> int:
@@ -21,7 +21,7 @@ def check_count(num: Any) -> int:
     return count
 
 
-def check_theta(layout: Layout, theta: Mapping[str, Any], dtype: str) -> tuple[dict[str, np.ndarray], bool]:
+def check_theta(layout: AbstractLayout, theta: Mapping[str, Any], dtype: str) -> tuple[dict[str, np.ndarray], bool]:
     """Return one batch of points per site, and whether a single point was given."""
     values: dict[str, np.ndarray] = {}
     counts: dict[str, int | None] = {}

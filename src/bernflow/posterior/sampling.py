@@ -19,7 +19,7 @@ from bernflow.diagnostics.importance import psis
 from bernflow.flows.base import AbstractDistribution
 from bernflow.keys import portable
 from bernflow.models.base import AbstractModel, Theta
-from bernflow.target import Layout
+from bernflow.target import AbstractLayout
 
 BLOCK = 1000
 # Rows of data times draws that are evaluated at once.
@@ -34,7 +34,7 @@ def _sample_block(distribution: AbstractDistribution, key: Key[Array, ""], block
 
 
 @eqx.filter_jit
-def _constrain_block(layout: Layout, model: AbstractModel | None, x: Float[Array, "s p"]) -> Theta:
+def _constrain_block(layout: AbstractLayout, model: AbstractModel | None, x: Float[Array, "s p"]) -> Theta:
     def one(x: Float[Array, " p"]) -> Theta:
         theta, _ = layout.constrain(x)
         # Sites last: a derived quantity never hides a parameter of the same name.
@@ -44,17 +44,17 @@ def _constrain_block(layout: Layout, model: AbstractModel | None, x: Float[Array
 
 
 @eqx.filter_jit
-def _log_density_block(layout: Layout, model: AbstractModel, x: Float[Array, "s p"]) -> Float[Array, " s"]:
+def _log_density_block(layout: AbstractLayout, model: AbstractModel, x: Float[Array, "s p"]) -> Float[Array, " s"]:
     # As many draws at once as leave the rows of the data times the draws inside of the memory.
     at_once = max(1, min(BLOCK, MAX_ROWS_TIMES_DRAWS // _num_rows(model)))
     return jax.lax.map(lambda x: target.log_density(layout, model, x), x, batch_size=at_once)
 
 
 @eqx.filter_jit
-def _log_prob_block(distribution: AbstractDistribution, layout: Layout, theta: Theta) -> Float[Array, " s"]:
+def _log_prob_block(distribution: AbstractDistribution, layout: AbstractLayout, theta: Theta) -> Float[Array, " s"]:
     def one(theta: Theta) -> tuple[Array, Array, Array]:
         x, log_jacobian = layout.unconstrain(theta)
-        inside = _inside(layout, theta) & jnp.all(jnp.isfinite(x)) & jnp.isfinite(log_jacobian)
+        inside = layout.contains(theta) & jnp.all(jnp.isfinite(x)) & jnp.isfinite(log_jacobian)
         # A harmless point where theta lies outside: an inverse searched for at NaN may not end well.
         return jnp.where(inside, x, 0.0), log_jacobian, inside
 
@@ -79,16 +79,6 @@ def _num_rows(model: AbstractModel) -> int:
     return max((leaf.shape[0] for leaf in jax.tree.leaves(model) if getattr(leaf, "ndim", 0) > 0), default=1)
 
 
-def _inside(layout: Layout, theta: Theta) -> Bool[Array, ""]:
-    inside = jnp.array(True)
-    for site in layout.sites:
-        support = site.support
-        if support is None:
-            support = layout.model.support_of(site.name, theta)  # type: ignore[union-attr]
-        inside &= jnp.all(support(theta[site.name]))
-    return inside
-
-
 def sample(distribution: AbstractDistribution, key: Key[Array, ""], num: int) -> tuple[np.ndarray, np.ndarray]:
     """Draw `num` points of R^p with their log q."""
     blocks = [_sample_block(distribution, key, jnp.uint32(b)) for b in range(math.ceil(num / BLOCK))]
@@ -96,7 +86,7 @@ def sample(distribution: AbstractDistribution, key: Key[Array, ""], num: int) ->
     return x, log_q
 
 
-def constrain(layout: Layout, model: AbstractModel | None, x: np.ndarray) -> dict[str, np.ndarray]:
+def constrain(layout: AbstractLayout, model: AbstractModel | None, x: np.ndarray) -> dict[str, np.ndarray]:
     """Map points of R^p to named values; with a model, its derived quantities too."""
     names = layout.names
     theta = _blocked(lambda part, _: _constrain_block(layout, model, part), x)
@@ -104,12 +94,12 @@ def constrain(layout: Layout, model: AbstractModel | None, x: np.ndarray) -> dic
     return {name: theta[name] for name in (*names, *derived)}
 
 
-def log_density(layout: Layout, model: AbstractModel, x: np.ndarray) -> np.ndarray:
+def log_density(layout: AbstractLayout, model: AbstractModel, x: np.ndarray) -> np.ndarray:
     """Evaluate the unnormalised log posterior density on R^p."""
     return _blocked(lambda part, _: _log_density_block(layout, model, part), x)
 
 
-def log_prob(distribution: AbstractDistribution, layout: Layout, theta: dict[str, np.ndarray]) -> np.ndarray:
+def log_prob(distribution: AbstractDistribution, layout: AbstractLayout, theta: dict[str, np.ndarray]) -> np.ndarray:
     """Evaluate log q on the constrained scale; -inf outside of the support."""
     return _blocked(lambda part, _: _log_prob_block(distribution, layout, part), theta)
 

@@ -12,7 +12,8 @@ def coin(y, scale=1.0):
 
 
 MODEL = Model(prior={"m": dist.Normal(0, 1)}, likelihood=lambda th: dist.Normal(th["m"], 1), y=np.zeros(2))
-Pymc = type("Model", (), {"__module__": "pymc.model.core", "__call__": lambda self: None})
+Trace = type("MultiTrace", (), {"__module__": "pymc.backends.base", "__call__": lambda self: None})
+CmdStan = type("CmdStanModel", (), {"__module__": "cmdstanpy.model", "__call__": lambda self: None})
 
 
 def test_accepted_kinds():
@@ -26,8 +27,9 @@ def test_accepted_kinds():
         (MODEL, (1,), {}, r"Model was given together with model arguments \(1 positional, 0 by keyword\)"),
         (MODEL, (), {"a": 1}, r"0 positional, 1 by keyword"),
         (Model, (), None, "the class Model itself: expected an instance"),
-        ("model.stan", (), None, "The model is a builtins.str: expected a NumPyro model function"),
-        (Pymc(), (), None, "The model is a pymc.model.core.Model: .* PyMC and Stan are not supported yet"),
+        ("model.stan", (), None, r"a builtins.str: expected a NumPyro model function.* bf.from_stan\(program, data"),
+        (CmdStan(), (), None, r"a cmdstanpy.model.CmdStanModel: .* becomes a model by bf.from_stan\(program"),
+        (Trace(), (), None, "The model is a pymc.backends.base.MultiTrace: expected .* a pymc.Model"),
     ],
 )
 def test_refused(model, args, kwargs, match):

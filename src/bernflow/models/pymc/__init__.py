@@ -1,0 +1,5 @@
+"""PyMC models, taken as they are."""
+
+from bernflow.models.pymc.convert import from_pymc, is_pymc
+
+__all__ = ["from_pymc", "is_pymc"]

@@ -1,0 +1,155 @@
+"""From a Stan program to a shared library, compiled once and kept."""
+
+import hashlib
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jaxlib
+
+from bernflow.errors import BernflowError, ModelError
+from bernflow.models.stan.cache import cache_folder, produce
+from bernflow.models.stan.toolchain import Toolchain, find_stanc, find_toolchain
+
+# Stands in the generated code for the name of the program, so that the same text under another name is not compiled
+# again; messages show the user's own name.
+FILE = "model.stan"
+SHIM = Path(__file__).with_name("shim.cpp")
+LIBRARY = "program.so"
+# The precompiled headers halve the time of a compilation, but cost more than one and most of a gigabyte themselves:
+# they are made once so many programs have been compiled without.
+PROGRAMS_BEFORE_HEADERS = 2
+
+
+@dataclass(frozen=True)
+class Program:
+    """A Stan program: its text, the name that messages use, and the folder where its includes are looked for."""
+
+    code: str
+    name: str
+    folder: Path | None = None
+
+
+@dataclass(frozen=True)
+class Translation:
+    """What stanc made of a program: C++ code, the types of its variables by block, and its warnings."""
+
+    cpp: str
+    info: dict[str, Any]
+    warnings: str
+
+
+def translate(program: Program) -> Translation:
+    """Translate a program to C++.
+
+    Raises:
+        ModelError: if the program is wrong; the message is stanc's, which shows the line.
+    """
+    cpp, warnings = _stanc(program, "--print-cpp")
+    info, _ = _stanc(program, "--info")
+    return Translation(cpp, json.loads(info), warnings)
+
+
+def _stanc(program: Program, option: str) -> tuple[str, str]:
+    with tempfile.TemporaryDirectory(prefix="bernflow-stan-") as folder:
+        path = Path(folder) / FILE
+        path.write_text(program.code, encoding="utf-8")
+        command = [str(find_stanc()), option, "--name", "bernflow_program", f"--filename-in-msg={FILE}", str(path)]
+        if program.folder is not None:
+            command.append(f"--include-paths={program.folder}")
+        run = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", errors="replace", cwd=folder)
+    messages = (run.stderr.strip() or run.stdout.strip()).replace(f"'{FILE}'", repr(program.name))
+    if run.returncode:
+        raise ModelError(f"The Stan program is wrong. stanc says:\n{messages}")
+    return run.stdout, messages if run.stderr.strip() else ""
+
+
+def build(translation: Translation, name: str, progress: bool) -> Path:
+    """Return the folder of the compiled library of a translated program, made now if it is not kept.
+
+    What takes long, the code of the program, is kept apart from the library, so that a new version of bernflow or JAX
+    does not compile it again.
+
+    Args:
+        translation: what stanc made of the program.
+        name: what a user calls the program.
+        progress: say that it takes a while.
+    """
+    toolchain = find_toolchain()
+    folder = cache_folder()
+
+    def compile_program(made: Path) -> None:
+        if progress and translation.warnings:
+            _say(translation.warnings)
+        if progress:
+            _say(f"Compiling {name} with {toolchain.name} (about half a minute, kept for next time) ...")
+        headers = _headers(folder, toolchain, progress)
+        (made / "program.cpp").write_text(translation.cpp, encoding="utf-8")
+        _compile(toolchain, [*headers, "-c", "-o", "program.o", "program.cpp"], made)
+
+    def link(made: Path) -> None:
+        with ThreadPoolExecutor(1) as other:  # where neither is kept, two compilers run at once
+            shim = other.submit(_shim, folder, toolchain)
+            program = produce(folder, f"object-{_key(toolchain.identity, translation.cpp)}", compile_program)
+            objects = [str(program / "program.o"), str(shim.result() / "shim.o")]
+        _compile(toolchain, ["-shared", "-o", LIBRARY, *objects, *toolchain.link_flags()], made)
+
+    return produce(folder, f"program-{_key(toolchain.identity, _shim_identity(), translation.cpp)}", link)
+
+
+def _shim(folder: Path, toolchain: Toolchain) -> Path:
+    """Return the entry of the compiled shim, which all programs share."""
+
+    def make(made: Path) -> None:
+        _compile(toolchain, [f"-I{jax.ffi.include_dir()}", "-c", "-o", "shim.o", str(SHIM)], made)
+
+    return produce(folder, f"shim-{_key(toolchain.identity, _shim_identity())}", make)
+
+
+def _shim_identity() -> str:
+    return f"{jaxlib.__version__}\n{SHIM.read_text()}"
+
+
+def _headers(folder: Path, toolchain: Toolchain, progress: bool) -> list[str]:
+    """Return flags that use the precompiled headers, which are made once they are worth it."""
+    name = f"headers-{_key(toolchain.identity)}"
+    if not toolchain.is_gcc:
+        return []
+    if not (folder / name).is_dir() and len(list(folder.glob("object-*"))) < PROGRAMS_BEFORE_HEADERS:
+        return []
+
+    def make(made: Path) -> None:
+        if progress:
+            _say("Precompiling the headers of Stan, once, for quicker compilations from now on ...")
+        (made / "header.hpp").write_text("#include <stan/model/model_header.hpp>\n")
+        _compile(toolchain, ["-x", "c++-header", "header.hpp", "-o", "header.hpp.gch"], made)
+
+    entry = produce(folder, name, make)
+    os.utime(entry)  # in use: not removed as a leftover
+    return ["-include", str(entry / "header.hpp")]
+
+
+def _compile(toolchain: Toolchain, arguments: list[str], folder: Path) -> None:
+    command = [*toolchain.compiler, *toolchain.compile_flags(), *arguments]
+    run = subprocess.run(command, capture_output=True, text=True, errors="replace", cwd=folder)
+    if run.returncode:
+        raise BernflowError(
+            f"{toolchain.name} could not compile the Stan program (exit status {run.returncode}; a compilation needs "
+            f"about 2 GB of memory):\n{run.stderr.strip()[-4000:]}\nThe command was: {shlex.join(command)}"
+        )
+
+
+def _key(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)

@@ -1,0 +1,172 @@
+"""A Stan program with data, as JAX sees it: row-wise operations that one call serves for a whole batch."""
+
+import hashlib
+import weakref
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, UInt
+
+from bernflow.models.stan import names as naming
+
+NO_KEY = np.zeros(0, np.uint32)
+
+
+class Operation(IntEnum):
+    """What can be asked of a program; the numbers are those of shim.cpp."""
+
+    VALUE = 0
+    GRADIENT = 1
+    HESSIAN = 2
+    LOG_JACOBIAN = 3
+    CONSTRAIN = 4
+    CONSTRAIN_SLOPES = 5
+    UNCONSTRAIN = 6
+    DERIVED = 7
+
+
+class Engine(Protocol):
+    """What evaluates programs: a compiled library of ours, or BridgeStan."""
+
+    @property
+    def name(self) -> str:
+        """Return what tells one engine from another."""
+        ...
+
+    @property
+    def target(self) -> str | None:
+        """Return the name under which XLA calls it, or None where only Python can."""
+        ...
+
+    def evaluate(
+        self, operation: int, handles: np.ndarray, rows: np.ndarray, keys: np.ndarray, num_out: int
+    ) -> np.ndarray:
+        """Evaluate an operation on rows, (num, n) -> (num, num_out)."""
+        ...
+
+    def names(self, handle: int, which: int) -> list[str]:
+        """Return names of components: 0 parameters, 1 with transformed ones, 2 with generated quantities, 3 on R^p."""
+        ...
+
+    def message(self, handle: int) -> str:
+        """Return what the last evaluation that failed said."""
+        ...
+
+    def free(self, handle: int) -> None:
+        """Forget an instance."""
+        ...
+
+
+class Instance:
+    """A program with data.
+
+    Two instances are equal if their programs are and if their variables have the same shapes, whatever the data: then
+    what JAX compiled for one serves the other, because the handle, which stands for the data, is an argument. The data
+    are freed with the last instance that holds them.
+
+    Attributes:
+        handle: number of the C++ object.
+        parameters: the parameters.
+        derived: transformed parameters and generated quantities; places count from the end of the parameters.
+        num_transformed: how many of the derived variables are transformed parameters.
+        sizes: unconstrained dimensions of every parameter.
+    """
+
+    def __init__(self, engine: Engine, handle: int, use_callback: bool = False):
+        self._finalizer = weakref.finalize(self, engine.free, handle)
+        self._finalizer.atexit = False  # the operating system is quicker
+        self.engine = engine
+        self.handle = handle
+        self.use_callback = use_callback or engine.target is None
+        flat = [engine.names(handle, which) for which in range(4)]
+        self.num_theta = len(flat[0])
+        self.num_derived = len(flat[2]) - len(flat[0])
+        self.parameters = naming.group(flat[0])
+        self.derived = naming.group(flat[2][self.num_theta :])
+        self.num_transformed = len(naming.group(flat[1][self.num_theta :]))
+        naming.sizes(flat[0])  # says so if the components of a parameter do not lie side by side
+        by_name = naming.sizes(flat[3])
+        self.sizes = tuple(by_name.get(variable.name, 0) for variable in self.parameters)
+        self.dim = len(flat[3])
+        digest = hashlib.sha256("\n".join(name for part in flat for name in (*part, "")).encode()).hexdigest()
+        self._signature = (engine.name, digest, self.use_callback)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Instance) and self._signature == other._signature
+
+    def __hash__(self) -> int:
+        return hash(self._signature)
+
+    def __copy__(self) -> "Instance":
+        return self  # a second owner of the handle would not keep it alive
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Instance":
+        return self
+
+    def __repr__(self) -> str:
+        return f"Instance({', '.join(v.name for v in self.parameters)})"
+
+    def on_host(self, operation: Operation, rows: np.ndarray, num_out: int) -> np.ndarray:
+        """Evaluate an operation on rows at once, without JAX, in double precision."""
+        handles = np.full(len(rows), self.handle, np.int32)
+        return self.engine.evaluate(operation, handles, rows, NO_KEY, num_out)
+
+    def call(
+        self,
+        operation: Operation,
+        handle: Int[Array, ""],
+        x: Float[Array, " n"],
+        num_out: int,
+        key: UInt[Array, " k"] | np.ndarray = NO_KEY,
+    ) -> Float[Array, " num_out"]:
+        """Evaluate an operation; a vmapped call is one call for the whole batch.
+
+        Stan computes in double precision; in single precision only what goes in and out is rounded.
+        """
+        handle, key = jnp.asarray(handle), jnp.asarray(key)
+        if self.use_callback or jax.default_backend() != "cpu":
+            return _call_through_python(self.engine, operation, handle, x, key, num_out)
+        assert self.engine.target is not None
+        out = jax.ShapeDtypeStruct((num_out,), x.dtype)
+        call = jax.ffi.ffi_call(self.engine.target, out, vmap_method="broadcast_all")
+        return call(handle, x, key, operation=np.int64(operation))
+
+
+def _call_through_python(
+    engine: Engine, operation: Operation, handle: Array, x: Array, key: Array, num_out: int
+) -> Array:
+    """Evaluate an operation on the host.
+
+    JAX runs such calls in a thread of its own, where a local precision does not hold: doubles travel as pairs of words.
+    """
+    dtype, is_double = x.dtype, x.dtype == jnp.float64
+    words = jax.lax.bitcast_convert_type(x, jnp.uint32)
+
+    def on_host(handles: Any, words: Any, keys: Any) -> np.ndarray:
+        num = np.size(handles)
+        keys = np.asarray(keys).reshape(num, np.shape(keys)[-1])
+        rows = np.ascontiguousarray(words).view(dtype).reshape(num, x.shape[0])
+        result = engine.evaluate(operation, np.ravel(handles), rows, keys, num_out).astype(dtype)
+        return result.view(np.uint32).reshape(*np.shape(handles), num_out, *((2,) if is_double else ()))
+
+    out = jax.ShapeDtypeStruct((num_out, 2) if is_double else (num_out,), jnp.uint32)
+    returned = jax.pure_callback(on_host, out, handle, words, key, vmap_method="broadcast_all")
+    return jax.lax.bitcast_convert_type(returned, dtype)
+
+
+def split(variables: Sequence[naming.Variable], flat: Float[Array, " n"]) -> dict[str, Array]:
+    """Cut a flat output into named arrays."""
+    return {
+        v.name: (flat[v.places[0] : v.places[-1] + 1] if v.is_contiguous else flat[v.places]).reshape(v.shape)
+        for v in variables
+    }
+
+
+def join(variables: Sequence[naming.Variable], values: dict[str, Array]) -> Float[Array, " n"]:
+    """Undo `split`; the variables must be all of the flat output."""
+    in_order = jnp.concatenate([jnp.ravel(values[v.name]) for v in variables])
+    return in_order[np.argsort(np.concatenate([v.places for v in variables]))]

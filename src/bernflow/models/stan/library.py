@@ -1,0 +1,121 @@
+"""A compiled Stan program in this process, called by XLA or by Python."""
+
+import ctypes
+import functools
+import threading
+import warnings
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from bernflow.errors import BernflowError
+from bernflow.models.stan.build import LIBRARY
+
+_LOCK = threading.Lock()
+
+
+class Library:
+    """The C interface of one compiled program.
+
+    Attributes:
+        name: a name that tells the program, for comparisons.
+        target: name under which XLA knows it, or None where XLA cannot call it.
+    """
+
+    def __init__(self, folder: Path):
+        self.name = folder.name
+        try:
+            self._c = ctypes.CDLL(str(folder / LIBRARY))
+        except OSError as error:
+            raise BernflowError(f"The compiled Stan program {folder} cannot be loaded ({error}): remove it.") from error
+        self._c.bernflow_new.argtypes = (ctypes.c_char_p, ctypes.c_uint32, ctypes.POINTER(ctypes.c_void_p))
+        self._c.bernflow_new.restype = ctypes.c_int32
+        self._c.bernflow_free.argtypes = (ctypes.c_int32,)
+        self._c.bernflow_free.restype = None
+        self._c.bernflow_release.argtypes = (ctypes.c_void_p,)
+        self._c.bernflow_release.restype = None
+        self._c.bernflow_names.argtypes = (ctypes.c_int32, ctypes.c_int32)
+        self._c.bernflow_names.restype = ctypes.c_void_p
+        self._c.bernflow_message.argtypes = (ctypes.c_int32,)
+        self._c.bernflow_message.restype = ctypes.c_void_p
+        arrays = (ctypes.c_void_p,) * 4
+        self._c.bernflow_evaluate.argtypes = (ctypes.c_int64, *arrays, *(ctypes.c_int64,) * 3)
+        self._c.bernflow_evaluate.restype = ctypes.c_void_p
+        self.target = self._register()
+
+    def _register(self) -> str | None:
+        target = f"bernflow_stan_{self.name}"
+        handler = jax.ffi.pycapsule(self._c.bernflow_ffi)
+        try:
+            jax.ffi.register_ffi_target(target, handler, platform="cpu")
+        except Exception as error:  # whatever XLA has against it: Python can still call it
+            warnings.warn(
+                f"bernflow: XLA refuses to call Stan programs itself ({error}); they are called through Python, which "
+                "is slower.",
+                UserWarning,
+                stacklevel=2,
+            )
+            return None
+        return target
+
+    def new(self, json: str, seed: int) -> tuple[int, str]:
+        """Make an instance with data; return its handle, or 0, and what Stan said."""
+        said = ctypes.c_void_p()
+        handle = self._c.bernflow_new(json.encode(), seed, ctypes.byref(said))
+        return handle, self._text(said.value)
+
+    def free(self, handle: int) -> None:
+        """Forget an instance."""
+        self._c.bernflow_free(handle)
+
+    def names(self, handle: int, which: int) -> list[str]:
+        """Return names of components: 0 parameters, 1 with transformed ones, 2 with generated quantities, 3 on R^p."""
+        return self._text(self._c.bernflow_names(handle, which)).splitlines()
+
+    def message(self, handle: int) -> str:
+        """Return what the last evaluation that failed said."""
+        return self._text(self._c.bernflow_message(handle))
+
+    def evaluate(
+        self, operation: int, handles: np.ndarray, rows: np.ndarray, keys: np.ndarray, num_out: int
+    ) -> np.ndarray:
+        """Evaluate an operation on rows, (num, n) -> (num, num_out)."""
+        handles, rows, keys = (
+            np.ascontiguousarray(handles, np.int32),
+            np.ascontiguousarray(rows, np.float64),
+            np.ascontiguousarray(keys, np.uint32),
+        )
+        out = np.empty((len(rows), num_out))
+        error = self._c.bernflow_evaluate(
+            operation,
+            handles.ctypes.data,
+            rows.ctypes.data,
+            keys.ctypes.data if keys.size else None,
+            out.ctypes.data,
+            len(rows),
+            rows.shape[1],
+            num_out,
+        )
+        if error:
+            raise BernflowError(self._text(error))
+        return out
+
+    def _text(self, pointer: int | None) -> str:
+        if not pointer:
+            return ""
+        try:
+            return ctypes.string_at(pointer).decode(errors="replace")
+        finally:
+            self._c.bernflow_release(pointer)
+
+
+def load(folder: Path) -> Library:
+    """Load a compiled program, once per process."""
+    with _LOCK:
+        return _load(folder)
+
+
+@functools.cache
+def _load(folder: Path) -> Library:
+    return Library(folder)

@@ -1,0 +1,148 @@
+"""Stan programs as models."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Key
+
+from bernflow.errors import ModelError
+from bernflow.models.base import AbstractMappedModel, Site, Theta
+from bernflow.models.stan import functions
+from bernflow.models.stan.instance import Instance, Operation, join, split
+
+LOG_LIKELIHOOD = "log_lik"
+# Points at which a program is tried before a fit, uniform on (-2, 2) as in Stan.
+RADIUS = 2.0
+NUM_PROBES, NUM_MORE_PROBES = 10, 90
+
+
+class StanModel(AbstractMappedModel):
+    """A compiled Stan program with its data.
+
+    All constants of the densities are kept, so that the log evidence is that of the program as written.
+
+    Attributes:
+        sites: the parameters block.
+        handle: number of the program with these data: an argument of what JAX compiles, as data are.
+        data: the observed data by name.
+        instance: the compiled program; equal for other data of the same shapes.
+    """
+
+    sites: tuple[Site, ...]
+    handle: Int[np.ndarray, ""]
+    data: dict[str, np.ndarray]
+    instance: Instance = eqx.field(static=True)
+    half_lines: tuple[bool, ...] = eqx.field(static=True)
+
+    def __init__(self, instance: Instance, data: dict[str, np.ndarray]):
+        if instance.dim == 0:
+            raise ModelError(
+                "The Stan program has no parameters to infer: expected at least one in its parameters block."
+            )
+        self.sites = tuple(Site(v.name, v.shape, None) for v in instance.parameters)
+        self.handle = np.asarray(instance.handle, np.int32)
+        self.data = data
+        self.instance = instance
+        self.half_lines = _on_half_lines(instance)
+        _check_density(instance)
+
+    def unconstrained_sizes(self) -> tuple[int, ...]:
+        """Return the number of unconstrained dimensions of every parameter."""
+        return self.instance.sizes
+
+    def scales(self) -> tuple[bool, ...]:
+        """Tell of every parameter whether it is declared with a lower bound only."""
+        return self.half_lines
+
+    def constrain(self, x: Float[Array, " p"]) -> tuple[Theta, Float[Array, ""]]:
+        """Map x to the parameters; return theta and log |d theta / d x|."""
+        flat = functions.constrain(self.instance, self.handle, x)
+        return split(self.instance.parameters, flat), functions.log_jacobian(self.instance, self.handle, x)
+
+    def unconstrain(self, theta: Theta) -> Float[Array, " p"]:
+        """Map theta to R^p; NaN where theta lies outside of its support."""
+        flat = join(self.instance.parameters, theta)
+        return self.instance.call(Operation.UNCONSTRAIN, self.handle, flat, self.instance.dim)  # type: ignore[arg-type]
+
+    def log_density_on_reals(self, x: Float[Array, " p"]) -> Float[Array, ""]:
+        """Evaluate the program's target with the Jacobian of its constraints."""
+        return functions.log_density(self.instance, self.handle, x)
+
+    def sample_prior(self, key: Key[Array, ""]) -> None:
+        """Return None: a program does not say which of its statements are the prior."""
+
+    def initial(self) -> None:
+        """Return None: a Stan program carries no starting point."""
+
+    def observed(self) -> Theta:
+        """Return the variables of the data block."""
+        return {name: jnp.asarray(value) for name, value in self.data.items()}
+
+    def log_likelihood(self, theta: Theta) -> Theta:
+        """Return what the program computes under the name log_lik, if anything."""
+        if LOG_LIKELIHOOD not in {v.name for v in self.instance.derived}:
+            return {}
+        return {LOG_LIKELIHOOD: self.deterministic(theta)[LOG_LIKELIHOOD]}
+
+    def deterministic(self, theta: Theta) -> Theta:
+        """Evaluate transformed parameters and generated quantities; random ones are seeded by the bits of theta."""
+        if not self.instance.derived:
+            return {}
+        return self._derived(theta, jnp.zeros(2, jnp.uint32))
+
+    def predict(self, key: Key[Array, ""], theta: Theta, *args: Any, **kwargs: Any) -> Theta:
+        """Draw the generated quantities anew."""
+        if args or kwargs:
+            raise ModelError(
+                "A Stan program predicts what its generated quantities block says, for its own data: make a model with "
+                "bf.from_stan(program, data=new_data) for others, and load the saved posterior with it."
+            )
+        generated = [v.name for v in self.instance.derived[self.instance.num_transformed :] if v.name != LOG_LIKELIHOOD]
+        if not generated:
+            raise ModelError(
+                "The Stan program has nothing to predict with: add a generated quantities block, for example "
+                "generated quantities { vector[N] y_rep = ...; } with a function that ends in _rng."
+            )
+        values = self._derived(theta, jax.random.bits(key, (2,), jnp.uint32))
+        return {name: values[name] for name in generated}
+
+    def _derived(self, theta: Theta, key: Array) -> Theta:
+        x = self.unconstrain(theta)
+        flat = self.instance.call(Operation.DERIVED, self.handle, x, self.instance.num_derived, key)  # type: ignore[arg-type]
+        return split(self.instance.derived, flat)
+
+
+def _on_half_lines(instance: Instance) -> tuple[bool, ...]:
+    """Find the parameters theta = lower + exp(x): a step of 1 in x moves them by exp(x) (e - 1)."""
+    base = np.random.default_rng(0).uniform(-1.0, 1.0, instance.dim)
+    ends = np.cumsum(instance.sizes)
+    rows = np.tile(base, (len(ends) + 1, 1))
+    for i, (end, size) in enumerate(zip(ends, instance.sizes, strict=True)):
+        rows[i + 1, end - size : end] += 1.0
+    theta = instance.on_host(Operation.CONSTRAIN, rows, instance.num_theta)
+    found = []
+    for i, (variable, end, size) in enumerate(zip(instance.parameters, ends, instance.sizes, strict=True)):
+        # Sorted: x lists the components of an array in another order than theta.
+        moved = np.sort((theta[i + 1] - theta[0])[variable.places])
+        expected = np.sort(np.exp(base[end - size : end]) * np.expm1(1.0))
+        found.append(moved.shape == expected.shape and bool(np.allclose(moved, expected, rtol=1e-9, atol=0.0)))
+    return tuple(found)
+
+
+def _check_density(instance: Instance) -> None:
+    """Try the density at some points, so that a program which always fails says why."""
+    rng = np.random.default_rng(1)
+    for num in (NUM_PROBES, NUM_MORE_PROBES):
+        rows = rng.uniform(-RADIUS, RADIUS, (num, instance.dim))
+        if np.isfinite(instance.on_host(Operation.VALUE, rows, 1)).any():
+            return
+    said = instance.engine.message(instance.handle)
+    reason = f"Stan says:\n{said}" if said else "It is zero or not a number at all of them."
+    raise ModelError(
+        f"The density of the Stan program cannot be evaluated at any of {NUM_PROBES + NUM_MORE_PROBES} points, uniform "
+        f"on (-{RADIUS:g}, {RADIUS:g}) on the unconstrained scale. {reason}\nCheck that every parameter is declared "
+        "with the bounds that the model block needs, and that the data lie in the support of their distributions."
+    )

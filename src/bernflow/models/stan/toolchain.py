@@ -1,0 +1,122 @@
+"""What turns a Stan program into a library: stanc and the headers of httpstan, and a C++ compiler."""
+
+import functools
+import importlib.util
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from bernflow.errors import BernflowError
+
+COMPILERS = ("g++", "clang++", "c++")
+DEFINES = ("BOOST_DISABLE_ASSERTS", "BOOST_PHOENIX_NO_VARIADIC_EXPRESSION", "STAN_THREADS", "_REENTRANT")
+LIBRARIES = ("sundials_cvodes", "sundials_idas", "sundials_kinsol", "sundials_nvecserial", "tbb")
+# Nothing for one kind of processor: a home folder may be shared between machines.
+FLAGS = ("-O3", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-w")
+NO_HTTPSTAN = 'Stan programs need httpstan, which is not installed: run pip install "bernflow[stan]".'
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """Where everything is, and how the compiler is called.
+
+    Attributes:
+        stanc: the translator from Stan to C++.
+        root: the folder of httpstan with `include` and `lib`.
+        compiler: the command of the C++ compiler.
+        is_gcc: whether it is GCC, whose flags and precompiled headers are its own.
+        identity: a text that changes with everything that the code of a program depends on, but for the program.
+    """
+
+    stanc: Path
+    root: Path
+    compiler: tuple[str, ...]
+    is_gcc: bool
+    identity: str
+
+    @property
+    def name(self) -> str:
+        """What a user calls the compiler."""
+        return Path(self.compiler[0]).name
+
+    def compile_flags(self) -> list[str]:
+        """Return the flags that every file is compiled with."""
+        defines = [f"-D{name}" for name in DEFINES]
+        if platform.system() == "Linux":
+            defines.append("-D_GLIBCXX_USE_CXX11_ABI=0")  # as the libraries that come with httpstan
+        # Two programs in one process must not share the static variables of their copies of Stan.
+        extra = ["-fno-gnu-unique"] if self.is_gcc else []
+        return [*FLAGS, *extra, *defines, f"-I{self.root / 'include'}"]
+
+    def link_flags(self) -> list[str]:
+        """Return the libraries to link to, and where they are found when the result is loaded."""
+        folder = self.root / "lib"
+        return [f"-L{folder}", *(f"-l{name}" for name in LIBRARIES), f"-Wl,-rpath,{folder}"]
+
+
+def find_toolchain() -> Toolchain:
+    """Find httpstan and a compiler.
+
+    Raises:
+        BernflowError: if one is missing; the message says what to install.
+    """
+    return _describe(_find_httpstan(), find_compiler())
+
+
+def find_stanc() -> Path:
+    """Return the path of stanc."""
+    return _find_httpstan() / "stanc"
+
+
+def _find_httpstan() -> Path:
+    # Not imported: its modules start a web framework.
+    spec = importlib.util.find_spec("httpstan")
+    if spec is None or not spec.submodule_search_locations:
+        raise BernflowError(NO_HTTPSTAN)
+    root = Path(next(iter(spec.submodule_search_locations)))
+    if not (root / "stanc").is_file():
+        raise BernflowError(f"httpstan at {root} has no stanc: reinstall it (pip install --force-reinstall httpstan).")
+    return root
+
+
+def find_compiler() -> tuple[str, ...]:
+    """Return the command of a C++ compiler: $CXX, or the first found."""
+    wanted = shlex.split(os.environ.get("CXX", ""))
+    if wanted:
+        if shutil.which(wanted[0]) is None:
+            raise BernflowError(
+                f"The C++ compiler {wanted[0]!r} of the environment variable CXX is not found: correct or unset it."
+            )
+        return tuple(wanted)
+    found = next((name for name in COMPILERS if shutil.which(name)), None)
+    if found is None:
+        raise BernflowError(
+            f"Stan programs need a C++ compiler, but none of {', '.join(COMPILERS)} is found. Install one: apt-get "
+            "install g++ (Debian, Ubuntu), dnf install gcc-c++ (Fedora), xcode-select --install (macOS), conda install "
+            "gxx (conda); or name it in the environment variable CXX."
+        )
+    return (found,)
+
+
+@functools.cache
+def _describe(root: Path, compiler: tuple[str, ...]) -> Toolchain:
+    try:
+        run = subprocess.run([*compiler, "--version"], capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise BernflowError(f"The C++ compiler {shlex.join(compiler)!r} does not run ({error}).") from error
+    is_gcc = "Free Software Foundation" in run.stdout
+    toolchain = Toolchain(root / "stanc", root, compiler, is_gcc, "")
+    parts = (
+        run.stdout,
+        shlex.join(compiler),
+        shlex.join(toolchain.compile_flags()),
+        metadata.version("httpstan"),
+        platform.system(),
+        platform.machine(),
+    )
+    return Toolchain(root / "stanc", root, compiler, is_gcc, "\n".join(parts))

@@ -1,0 +1,160 @@
+import os
+import stat
+import threading
+import time
+
+import pytest
+
+from bernflow.errors import FileWriteError
+from bernflow.models.stan import cache
+from bernflow.models.stan.cache import cache_folder, is_intact, produce
+
+
+@pytest.fixture
+def chosen(tmp_path, monkeypatch):
+    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "kept"))
+    monkeypatch.setattr(cache, "_TEMPORARY", [])
+    monkeypatch.setattr(cache.tempfile, "tempdir", str(tmp_path))
+    return tmp_path / "kept" / "stan"
+
+
+def test_the_folder_is_private(chosen):
+    assert cache_folder() == chosen
+    assert stat.S_IMODE(chosen.stat().st_mode) == 0o700
+    assert cache_folder() == chosen
+
+
+@pytest.mark.parametrize("system", ["linux", "darwin"])
+def test_without_the_variable_it_lies_in_the_users_cache(system, tmp_path, monkeypatch):
+    monkeypatch.delenv(cache.VARIABLE, raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(cache.sys, "platform", system)
+    assert cache_folder() == tmp_path / {"linux": ".cache", "darwin": "Library/Caches"}[system] / "bernflow" / "stan"
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o722])
+def test_a_folder_that_others_can_write_to_is_not_used(mode, chosen):
+    chosen.mkdir(parents=True)
+    chosen.chmod(mode)
+    with pytest.warns(
+        UserWarning, match=rf"not kept in .*, because others can write to it \(mode {mode:o}\).*temporary"
+    ):
+        folder = cache_folder()
+    assert folder != chosen
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    with pytest.warns(UserWarning, match="not kept"):
+        assert cache_folder() == folder  # one per process
+
+
+def test_nor_one_in_a_folder_open_to_everybody(chosen):
+    chosen.mkdir(parents=True, mode=0o700)
+    chosen.parent.chmod(0o777)
+    with pytest.warns(UserWarning, match="because everybody can write to .*kept"):
+        assert cache_folder() != chosen
+    chosen.parent.chmod(0o1777)
+    assert cache_folder() == chosen
+
+
+def test_nor_one_of_another_user(chosen, monkeypatch):
+    monkeypatch.setattr(os, "getuid", lambda: 4711)
+    with pytest.warns(UserWarning, match=r"because it belongs to another user \(uid \d+\)"):
+        assert cache_folder() != chosen
+
+
+def test_nor_one_that_cannot_be_made(chosen):
+    chosen.parent.write_text("a file")
+    with pytest.warns(UserWarning, match="because it cannot be made"):
+        assert cache_folder() != chosen
+
+
+def test_nor_one_in_a_home_that_nobody_knows(chosen, monkeypatch):
+    def home():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv(cache.VARIABLE)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(cache.Path, "home", home)
+    with pytest.warns(UserWarning, match=r"because it cannot be made \(Could not determine home"):
+        assert cache_folder().is_dir()
+
+
+def make_text(text):
+    def make(folder):
+        (folder / "program.so").write_text(text)
+        (folder / "header.hpp.gch").write_text("large")
+
+    return make
+
+
+def test_an_entry_is_made_once(tmp_path):
+    entry = produce(tmp_path, "a", make_text("first"))
+    assert produce(tmp_path, "a", make_text("second")) == entry
+    assert (entry / "program.so").read_text() == "first"
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize("damage", ["changed", "missing", "no checksums", "odd checksums"])
+def test_a_damaged_entry_is_made_again(damage, tmp_path):
+    entry = produce(tmp_path, "a", make_text("first"))
+    if damage == "changed":
+        (entry / "program.so").write_text("other")
+    elif damage == "missing":
+        (entry / "program.so").unlink()
+    else:
+        (entry / cache.CHECKSUMS).write_text("{" if damage == "no checksums" else "[1]")
+    assert not is_intact(entry)
+    assert (produce(tmp_path, "a", make_text("second")) / "program.so").read_text() == "second"
+    assert is_intact(entry)
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_failure_leaves_nothing(tmp_path):
+    def make(folder):
+        (folder / "half").write_text("")
+        raise RuntimeError("no compiler")
+
+    with pytest.raises(RuntimeError, match="no compiler"):
+        produce(tmp_path, "a", make)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_several_at_once_end_with_one_whole_entry(tmp_path):
+    together = threading.Barrier(4)
+    seen = []
+
+    def work(number):
+        def make(folder):
+            (folder / "program.so").write_text(f"{number}" * 1000)
+            together.wait(10)  # all have found it missing
+
+        entry = produce(tmp_path, "a", make)
+        seen.append((is_intact(entry), (entry / "program.so").read_text()))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [intact for intact, _ in seen] == [True] * 4
+    assert len({text for _, text in seen}) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_an_entry_that_cannot_be_replaced(tmp_path, monkeypatch):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "odd").write_text("")
+    monkeypatch.setattr(cache, "_remove", lambda entry: None)
+    with pytest.raises(FileWriteError, match="a is damaged and cannot be replaced: remove it"):
+        produce(tmp_path, "a", make_text("new"))
+
+
+def test_leftovers_of_killed_processes_go(tmp_path):
+    old, new, headers, used = (tmp_path / name for name in (".a-1", ".a-2", "headers-1", "headers-2"))
+    for folder in (old, new, headers, used):
+        folder.mkdir()
+    os.utime(old, (time.time() - 2 * 86_400,) * 2)
+    os.utime(headers, (time.time() - 31 * 86_400,) * 2)
+    os.utime(used, (time.time() - 29 * 86_400,) * 2)
+    produce(tmp_path, "a", make_text("first"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".a-2", "a", "headers-2"]
