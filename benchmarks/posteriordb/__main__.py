@@ -1,0 +1,107 @@
+"""Fit real posteriors with the defaults of `bf.fit` and compare means and standard deviations with reference draws.
+
+Run `python -m benchmarks.posteriordb [--front numpyro|stan|pymc] [--names ...] [--key 0] [--folder DIR] [--out DIR]`.
+"""
+
+import argparse
+import gc
+import os
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import jax
+
+import bernflow as bf
+from benchmarks.posteriordb import table
+from bernflow.experiments.posteriordb.agreement import NUM_ERRORS, compare
+from bernflow.experiments.posteriordb.catalogue import FRONT_ENDS, POSTERIORS, build
+from bernflow.experiments.posteriordb.reference import find_folder, load_data, load_draws
+
+RESULTS = Path(__file__).parent / "results"
+NUM_DRAWS = 20_000
+TOLERANCE = 0.02
+NOTES = (
+    "`bf.fit` with its defaults. k-hat, ESS fraction and verdict are those of the fit.",
+    f"Errors of {NUM_DRAWS:,} draws against posteriordb's 10,000 reference draws, worst column, in units of the "
+    "reference's standard deviation: draws of q as they are, and resampled by importance weights (weighted).",
+    f"A column agrees where its mean and standard deviation are within {NUM_ERRORS:g} combined Monte Carlo standard "
+    f"errors plus {TOLERANCE:g} sd; a posterior agrees where all columns do, and otherwise the columns that do not are "
+    "named. Weighted draws count as independent, which they nearly are where the ESS fraction is above 0.25.",
+    "Seconds of one fit with all compilation: wall time, then processor time. The machine was shared, so that wall time "
+    "is rough.",
+)
+
+
+def parse(argv):
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.posteriordb", description=__doc__.splitlines()[0])
+    parser.add_argument("--front", choices=FRONT_ENDS, default="numpyro", help="front end (default numpyro)")
+    parser.add_argument("--names", nargs="+", choices=list(POSTERIORS), metavar="NAME", help="posteriors (default all)")
+    parser.add_argument("--key", type=int, default=0, help="random key of the fit (default 0)")
+    parser.add_argument("--folder", type=Path, help="folder of posteriordb")
+    parser.add_argument("--out", type=Path, default=RESULTS, help=f"folder for the results (default {RESULTS})")
+    return parser.parse_args(argv)
+
+
+def run(entry, front, key, folder):
+    """Fit one posterior and return what was measured, JSON-able."""
+    reference = load_draws(entry, folder)
+    began = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # A poor verdict warns; it is in the record.
+        model, args = build(entry, front, load_data(entry, folder))
+        built, cpu = time.perf_counter(), time.process_time()
+        post = bf.fit(model, *args, key=key, progress=False)
+    seconds, cpu_seconds = time.perf_counter() - built, time.process_time() - cpu
+    found = post.diagnostics
+    record = {
+        "name": entry.name,
+        "front": front,
+        "key": key,
+        "num_parameters": post.layout.dim,
+        "khat": found.khat,
+        "ess_fraction": found.ess_fraction,
+        "elbo": found.elbo,
+        "log_evidence": found.log_evidence,
+        "verdict": found.verdict,
+        "status": found.status,
+        "seconds": seconds,
+        "cpu_seconds": cpu_seconds,
+        "build_seconds": built - began,
+        "settings": {k: v for k, v in post.settings.items() if isinstance(v, int | float | str | None)},
+        "jax": jax.__version__,
+        "load": os.getloadavg()[0],
+    }
+    for label, weighted in (("unweighted", False), ("weighted", True)):
+        columns = entry.to_columns(post.draws(NUM_DRAWS, weighted=weighted))
+        record[label] = table.describe(compare(columns, reference, TOLERANCE))
+    return record
+
+
+def main(argv=None):
+    """Run the fits one at a time, keep the results of others, print the table."""
+    options = parse(argv)
+    find_folder(options.folder)
+    path = options.out / "posteriordb.json"
+    records = {table.identity(r): r for r in table.load(path)}
+    names = options.names or [e.name for e in POSTERIORS.values() if options.front in e.front_ends]
+    for count, name in enumerate(names, start=1):
+        progress(f"[{count}/{len(names)}] {name}, {options.front} ...")
+        record = run(POSTERIORS[name], options.front, options.key, options.folder)
+        progress(f"    {table.line(record)}")
+        records[table.identity(record)] = record
+        table.save(path, list(records.values()), NOTES)
+        jax.clear_caches()
+        gc.collect()
+    print(table.markdown(list(records.values()), NOTES))
+
+
+def progress(text):
+    """Say where the run stands, apart from the table on standard output."""
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()
