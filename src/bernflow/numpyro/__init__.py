@@ -1,0 +1,6 @@
+"""Bernstein flows in NumPyro's own variational inference: a guide for `numpyro.infer.SVI`."""
+
+from bernflow.numpyro.guide import AutoBernstein
+from bernflow.numpyro.transform import FlowTransform
+
+__all__ = ["AutoBernstein", "FlowTransform"]

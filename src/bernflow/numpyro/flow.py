@@ -1,0 +1,34 @@
+"""The Bernstein flow in two parts: what a guide trains as it is, and the affine map of its location and scale."""
+
+from functools import partial
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from bernflow.flows import FAMILIES
+from bernflow.flows.affine import TriangularAffine
+from bernflow.flows.autoregressive import BernsteinFlow
+from bernflow.flows.families import Spec
+
+
+@partial(jax.jit, static_argnums=0)
+def new_core(spec: Spec, key: Key[Array, ""]) -> BernsteinFlow:
+    """Make a new flow without its outer affine map."""
+    flow = FAMILIES["bernstein"].build(key, spec, jnp.zeros(spec.dim), jnp.eye(spec.dim))
+    return eqx.tree_at(lambda flow: flow.outer, flow, None)
+
+
+def complete(core: BernsteinFlow, loc: Float[Array, " p"], tril: Float[Array, "p p"]) -> BernsteinFlow:
+    """Put x = loc + tril y around a flow without an outer affine map.
+
+    Location and scale are trained themselves, not as a correction to a start that the affine map keeps: the start of a
+    guide is random, and the same parameters must mean the same posterior in another guide.
+    """
+    outer = eqx.tree_at(
+        lambda affine: (affine.shift, affine.log_diagonal, affine.lower),
+        TriangularAffine(jnp.zeros_like(loc), jnp.eye(loc.shape[0], dtype=loc.dtype)),
+        (loc, jnp.log(jnp.diagonal(tril)), tril),
+    )
+    return eqx.tree_at(lambda flow: flow.outer, core, outer, is_leaf=lambda leaf: leaf is None)

@@ -1,0 +1,66 @@
+"""A flow of ours as a transform of NumPyro, which acts on batches and knows its log-determinant."""
+
+import jax
+import jax.numpy as jnp
+from jax.lax import stop_gradient
+from jaxtyping import Array, Float
+from numpyro.distributions import constraints
+from numpyro.distributions.transforms import Transform
+
+from bernflow.flows.base import AbstractFlow, AbstractScoredFlow
+
+
+class FlowTransform(Transform):
+    """Map base noise to unconstrained parameters; leading axes are batches.
+
+    Args:
+        flow: the flow; where the noise comes from is left to the distribution that is transformed.
+        path_gradient: differentiate log q at a draw along the path through the draw only, with the flow's own score.
+            Values do not change, and neither do gradients on average: what is left out has mean zero. It is noise that
+            would remain where flow and target agree. Needs a flow that knows its score, and a bound linear in log q.
+    """
+
+    domain = constraints.real_vector
+    codomain = constraints.real_vector
+
+    def __init__(self, flow: AbstractFlow, *, path_gradient: bool = False):
+        self.flow = flow
+        self.path_gradient = path_gradient
+
+    def __call__(self, x: Float[Array, "*batch p"]) -> Float[Array, "*batch p"]:
+        """Map noise to parameters."""
+        return _forward(self.flow, x)[0]
+
+    def call_with_intermediates(self, x: Float[Array, "*batch p"]) -> tuple[Array, Array]:
+        """Map noise to parameters and keep the log-determinant, so that the log density of a draw needs no inverse."""
+        y, log_det = _forward(self.flow, x)
+        if self.path_gradient:
+            log_det = stop_gradient(log_det) - jnp.sum(_score(self.flow, x) * (y - stop_gradient(y)), -1)
+        return y, log_det
+
+    def _inverse(self, y: Float[Array, "*batch p"]) -> Float[Array, "*batch p"]:
+        return _backward(self.flow, y)
+
+    def log_abs_det_jacobian(self, x: Array, y: Array, intermediates: Array | None = None) -> Float[Array, "*batch"]:
+        """Evaluate log |dy/dx| at the noise x."""
+        return _forward(self.flow, x)[1] if intermediates is None else intermediates
+
+    def tree_flatten(self):
+        """Tell JAX what is an array and what is not."""
+        return (self.flow,), (("flow",), {"path_gradient": self.path_gradient})
+
+
+# Compiled here because NumPyro calls guides outside of jit, too: operation by operation a first call takes seconds.
+@jax.jit
+def _forward(flow: AbstractFlow, x: Float[Array, "*batch p"]) -> tuple[Array, Array]:
+    return jnp.vectorize(flow.transform_and_log_det, signature="(p)->(p),()")(x)
+
+
+@jax.jit
+def _backward(flow: AbstractFlow, y: Float[Array, "*batch p"]) -> Float[Array, "*batch p"]:
+    return jnp.vectorize(lambda y: flow.inverse_and_log_det(y)[0], signature="(p)->(p)")(y)
+
+
+@jax.jit
+def _score(flow: AbstractScoredFlow, x: Float[Array, "*batch p"]) -> Float[Array, "*batch p"]:
+    return stop_gradient(jnp.vectorize(flow.score, signature="(p)->(p)")(x))
