@@ -18,11 +18,13 @@ from bernflow.posterior import display, sampling
 from bernflow.posterior.arguments import check_count, check_theta
 from bernflow.posterior.export import to_datatree, to_summary
 from bernflow.precision import use_precision
-from bernflow.target import Layout
+from bernflow.target import AbstractLayout
 
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
+
+    from bernflow.posterior.chains import NutsRun
 
 Draws = dict[str, np.ndarray]
 
@@ -45,7 +47,7 @@ class Posterior:
     def __init__(
         self,
         distribution: AbstractDistribution,
-        layout: Layout,
+        layout: AbstractLayout,
         model: AbstractModel | None,
         diagnostics: Diagnostics,
         history: Mapping[str, np.ndarray] | None = None,
@@ -154,25 +156,39 @@ class Posterior:
             raise ArgumentError(f"ci_prob={ci_prob!r}: expected a probability between 0 and 1.")
         return to_summary(self.draws(num, key, weighted), ci_prob)
 
-    def to_arviz(self, num: int = 4000, key: Any = 1, weighted: bool = False) -> "xr.DataTree":
-        """Export draws for ArviZ, as one chain.
+    def to_arviz(
+        self,
+        num: int = 4000,
+        key: Any = 1,
+        weighted: bool = False,
+        log_likelihood: bool = True,
+        predictive: bool = False,
+    ) -> "xr.DataTree":
+        """Export draws for ArviZ, as one chain; `log_likelihood=False` leaves the largest part of it out.
 
         Returns:
             A DataTree with `posterior`, `sample_stats` (log_q; lp and log_weight on R^p where the model is
-            attached) and, as far as the model knows them, `log_likelihood` and `observed_data`.
+            attached) and, as far as the model knows them, `log_likelihood`, `observed_data` and `constant_data`; with
+            `predictive=True` also `posterior_predictive`, new observations for every draw. Axes carry the names and
+            labels that the model gives them.
         """
         with use_precision(self.precision):
             x, log_q = self._points(num, key, weighted)
             theta = sampling.constrain(self.layout, self.model, x)
             stats = {"log_q": log_q}
-            log_likelihood, observed = {}, {}
+            groups: dict[str, Any] = {}
             if self.model is not None:
                 stats["lp"] = sampling.log_density(self.layout, self.model, x)
                 stats["log_weight"] = _difference(stats["lp"], log_q)
                 sites = {name: theta[name] for name in self.names}
-                log_likelihood = sampling.log_likelihood(self.model, sites)
-                observed = {name: np.asarray(value) for name, value in self.model.observed().items()}
-        return to_datatree(theta, stats, log_likelihood, observed)
+                groups["log_likelihood"] = sampling.log_likelihood(self.model, sites) if log_likelihood else {}
+                groups["observed"] = jax.tree.map(np.asarray, self.model.observed())
+                groups["constant"] = jax.tree.map(np.asarray, self.model.constants())
+                groups |= {"dims": self.model.dims(), "coords": self.model.coords()}
+            if predictive:
+                model = self._need_model("predictive=True")
+                groups["predictive"] = sampling.predict(model, as_key(key), sites, *model.prepare((), {}))
+        return to_datatree(theta, stats, **groups)
 
     def refine(self, steps: int | None = None, **kwargs: Any) -> "Posterior":
         """Train on from here and return the new posterior."""
@@ -181,11 +197,50 @@ class Posterior:
             raise ArgumentError("refine() needs a posterior made by bf.fit or bf.load(path, model=...).")
         return self._refiner(self, steps=steps, **kwargs)
 
+    def to_nuts(
+        self,
+        num: int = 1000,
+        warmup: int = 300,
+        chains: int = 4,
+        key: Any = 4,
+        sampler: str = "numpyro",
+        target_accept: float = 0.9,
+        progress: bool = True,
+    ) -> "NutsRun":
+        """Draw exactly from the posterior by NUTS, started and preconditioned by this fit.
+
+        NUTS runs in the space of the noise, where a good fit leaves little to do. The draws follow the posterior
+        whatever the fit; a bad one leaves NUTS the work that it would have without. Chains that have not converged
+        are called so in a warning.
+
+        Args:
+            num: number of draws per chain.
+            warmup: number of steps per chain in which the sampler adapts; they are dropped.
+            chains: number of chains, run together; each starts at a draw of this fit.
+            key: integer seed or `jax.random.key`.
+            sampler: whose NUTS: "numpyro" or "blackjax".
+            target_accept: the acceptance rate that the step size is adapted to; higher means smaller steps.
+            progress: show a progress bar.
+
+        Returns:
+            The draws by name and chain, with R-hat, effective numbers of draws and a verdict.
+        """
+        from bernflow.posterior.nuts import run_nuts
+
+        model = self._need_model("to_nuts")
+        return run_nuts(self, model, num, warmup, chains, key, sampler, target_accept, progress)
+
     def plot(self, **kwargs: Any) -> Any:
         """Plot the marginal densities; see `bernflow.plots.plot_posterior`."""
         from bernflow.plots import plot_posterior
 
         return plot_posterior(self, **kwargs)
+
+    def report(self, path: str | PathLike = "report.html", **kwargs: Any) -> Path:
+        """Write a report of the fit, one HTML page; see `bernflow.report.write_report`."""
+        from bernflow.report import write_report
+
+        return write_report(self, path, **kwargs)
 
     def save(self, path: str | PathLike) -> Path:
         """Save to one file, whole or not at all; `bernflow.load` reads it without running code in it."""

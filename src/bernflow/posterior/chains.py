@@ -1,0 +1,152 @@
+"""Draws of Markov chains by name, with the verdict on their convergence."""
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from bernflow.diagnostics.chains import TAILS, ChainDiagnostics, Convergence, convergence, judge_chains
+from bernflow.models.base import AbstractModel
+from bernflow.posterior import display, sampling
+from bernflow.posterior.export import to_datatree
+from bernflow.precision import use_precision
+from bernflow.target import AbstractLayout
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+
+Draws = dict[str, np.ndarray]
+
+
+class NutsRun:
+    """Draws of NUTS, exact but for their Monte Carlo error once the chains have converged.
+
+    Attributes:
+        x: the draws on R^p, (chains, num, p).
+        stats: what the sampler says of every draw, (chains, num) each, under the names of ArviZ.
+        num_gradients: number of gradients of the log density that the run took, warmup included.
+        settings: how the run was made, JSON-able.
+        diagnostics: R-hat, effective numbers of draws, divergences, `verdict` and `status`.
+    """
+
+    def __init__(
+        self,
+        x: Float[np.ndarray, "chains num p"],
+        stats: Mapping[str, np.ndarray],
+        layout: AbstractLayout,
+        model: AbstractModel,
+        num_gradients: int,
+        settings: Mapping[str, Any],
+    ):
+        self.x = x
+        self.stats = dict(stats)
+        self.num_gradients = num_gradients
+        self.settings = dict(settings)
+        self._layout, self._model = layout, model
+        self._names, self._values = _varying({name: self._theta[name] for name in layout.names})
+        self._convergence = convergence(self._values)
+        self.diagnostics: ChainDiagnostics = judge_chains(
+            self._convergence, self._names, x.shape[0] * x.shape[1], int(np.sum(self.stats["diverging"]))
+        )
+
+    def draws(self, deterministic: bool = True) -> Draws:
+        """Return the draws on the constrained scale.
+
+        Args:
+            deterministic: include the quantities that the model derives from its parameters.
+
+        Returns:
+            One array of shape (chains, num, *shape) per name.
+        """
+        return {name: value for name, value in self._theta.items() if deterministic or name in self._layout.names}
+
+    def summary(self, ci_prob: float = 0.9) -> "pd.DataFrame":
+        """Tabulate mean, sd, central interval, R-hat and effective number of draws of every scalar component."""
+        from arviz_stats import summary
+
+        tree = to_datatree(self._theta, by_chain=True)
+        return summary(tree, kind="all", ci_kind="eti", ci_prob=ci_prob, round_to="none")
+
+    def to_arviz(self, log_likelihood: bool = True) -> "xr.DataTree":
+        """Export for ArviZ, chain by chain; `log_likelihood=False` leaves the largest part of it out.
+
+        Returns:
+            A DataTree with `posterior`, `sample_stats` and, as far as the model knows them, `log_likelihood`,
+            `observed_data` and `constant_data`.
+        """
+        model, sites = self._model, {name: self._flat(self._theta[name]) for name in self._layout.names}
+        with use_precision(str(self.x.dtype)):
+            pointwise = sampling.log_likelihood(model, sites) if log_likelihood else {}
+            return to_datatree(
+                self._theta,
+                self.stats,
+                {name: self._by_chain(value) for name, value in pointwise.items()},
+                observed=jax.tree.map(np.asarray, model.observed()),
+                constant=jax.tree.map(np.asarray, model.constants()),
+                dims=model.dims(),
+                coords=model.coords(),
+                by_chain=True,
+            )
+
+    @cached_property
+    def _theta(self) -> Draws:
+        with use_precision(str(self.x.dtype)):
+            theta = sampling.constrain(self._layout, self._model, self._flat(self.x))
+        return {name: self._by_chain(value) for name, value in theta.items()}
+
+    def _flat(self, value: np.ndarray) -> np.ndarray:
+        return value.reshape(-1, *value.shape[2:])
+
+    def _by_chain(self, value: np.ndarray) -> np.ndarray:
+        return value.reshape(*self.x.shape[:2], *value.shape[1:])
+
+    def __repr__(self) -> str:
+        return _text(self.settings, self.diagnostics, self.num_gradients, self._names, self._values, self._convergence)
+
+
+def _varying(theta: Draws) -> tuple[list[str], Float[np.ndarray, "d chains num"]]:
+    """Return the scalar components that vary, with their names: a corner of a Cholesky factor is always one."""
+    names, values = [], []
+    for name, value in theta.items():
+        for index in np.ndindex(value.shape[2:]):
+            component = value[(slice(None), slice(None), *index)]
+            if np.any(component != component[0, 0]):
+                names.append(name + (f"[{', '.join(map(str, index))}]" if index else ""))
+                values.append(component)
+    # Nothing varies where every chain is stuck at one point; R-hat is then not a number, and the verdict poor.
+    return (names, np.stack(values)) if names else (["every parameter"], np.full((1, *value.shape[:2]), np.nan))
+
+
+def _text(
+    settings: dict[str, Any],
+    diagnostics: ChainDiagnostics,
+    num_gradients: int,
+    names: list[str],
+    values: Float[np.ndarray, "d chains num"],
+    found: Convergence,
+) -> str:
+    """Show verdict, costs and table as text."""
+    chains, num = values.shape[1:]
+    per_draw = num_gradients / max(diagnostics.ess_bulk, 1.0)
+    shown = names[: display.MAX_ROWS]
+    width = max(map(len, shown))
+    columns = (*display.COLUMNS, "R-hat", "ESS bulk", "ESS tail")
+    lines = [
+        f"NutsRun ({settings['sampler']}, {chains} chains of {num} draws after {settings['warmup']} of warmup)",
+        f"  {diagnostics.status}",
+        f"  {num_gradients:,} gradients, {per_draw:.1f} per effective draw",
+        "",
+        "  " + " " * width + "".join(f"{column:>11}" for column in columns),
+    ]
+    for i, name in enumerate(shown):
+        value = values[i].ravel().astype(np.float64)
+        figures = (value.mean(), value.std(ddof=1), *np.quantile(value, TAILS))
+        ends = f"{found.rhat[i]:>11.3f}{found.ess_bulk[i]:>11.0f}{found.ess_tail[i]:>11.0f}"
+        lines.append(f"  {name:<{width}}" + "".join(f"{figure:>11.4g}" for figure in figures) + ends)
+    if len(names) > len(shown):
+        lines.append(f"  ... and {len(names) - len(shown)} more")
+    return "\n".join(line.rstrip() for line in lines)
