@@ -320,3 +320,16 @@ def test_predict_errors():
         model.predict(KEY, theta, np.ones(2))
     with pytest.raises(ModelError, match="run to predict, failed with TypeError"):
         model.predict(KEY, theta, nonsense=1)
+
+
+def test_axes_are_named_after_plates():
+    def model(y):
+        with numpyro.plate("row", 3):
+            scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+            numpyro.sample("pair", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+            numpyro.sample("y", dist.Normal(0.0, scale), obs=y)
+        with numpyro.plate("draw", 2):
+            numpyro.sample("taken", dist.Normal(0.0, 1.0))
+        numpyro.sample("alone", dist.Normal(0.0, 1.0).expand([4]))
+
+    assert NumPyroModel(model, (np.zeros(3),)).dims() == {"scale": ("row",), "pair": ("row", None), "y": ("row",)}

@@ -172,7 +172,7 @@ def _build(model: Any, program: Program, shapes: Shapes, inputs: Inputs) -> Abst
         "program": program,
         "shapes": shapes,
         "has_prior": _can_draw_prior(program, shapes, inputs),
-        "start": _start(model, program, shapes, inputs),
+        "start": _start(model, program),
         "notes": Notes(coords, no_draws, ref(model)),
     }
     if not program.parts.rows:
@@ -211,7 +211,7 @@ def _batch_size(model: Any, program: Program, shapes: Shapes) -> int:
     return sizes.pop()
 
 
-def _start(model: Any, program: Program, shapes: Shapes, inputs: Inputs) -> dict[str, np.ndarray] | None:
+def _start(model: Any, program: Program) -> dict[str, np.ndarray] | None:
     """Return PyMC's initial point on the constrained scale, where the user gave an `initval`."""
     if all(model.rvs_to_initial_values.get(rv) is None for rv in program.free):
         return None

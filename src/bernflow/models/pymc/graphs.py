@@ -22,6 +22,9 @@ DISPATCH = "pytensor.link.jax.dispatch"
 def quiet() -> Iterator[None]:
     """Keep to ourselves what PyTensor and JAX say of a conversion that the user did not ask them for."""
     with warnings.catch_warnings():
+        # What PyMC and PyTensor have to say to each other.
+        for category in (DeprecationWarning, FutureWarning):
+            warnings.filterwarnings("ignore", category=category, module=r"(pymc|pytensor)\b")
         # In single precision, JAX says of every float64 in the graph that it becomes a float32.
         warnings.filterwarnings("ignore", message="Explicitly requested dtype")
         # Assertions cannot be checked inside of JAX.
@@ -35,11 +38,13 @@ class JaxGraph:
     """A PyTensor graph that is rewritten once and called as a JAX function, in the precision of the moment."""
 
     def __init__(self, inputs: Sequence[Any], outputs: Sequence[Any]):
+        import pytensor
         from pytensor.compile.mode import JAX
         from pytensor.graph.fg import FunctionGraph
 
-        # With inner graphs: converting them changes them, and they belong to the user's model.
-        graph = FunctionGraph(list(inputs), list(outputs), clone=True, clone_inner_graphs=True)
+        # Converting inner graphs changes them in PyTensor 2, and they belong to the user's model.
+        inner: dict[str, Any] = {"clone_inner_graphs": True} if pytensor.__version__.startswith("2.") else {}
+        graph = FunctionGraph(list(inputs), list(outputs), clone=True, **inner)
         _drop_exact_checks(graph)
         # As in PyMC the density is zero where a distribution gets invalid parameters. XLA fuses operations by itself.
         mode = JAX.including("local_check_parameter_to_ninf_switch").excluding("fusion")
@@ -183,6 +188,24 @@ class Sampler:
         values = [np.asarray(a, dtype) for a, dtype in zip(arrays, self._dtypes, strict=True)]
         return [np.asarray(value) for value in self._function(*values, *generators)]
 
-    def in_jax(self, key: Key[Array, ""], arrays: Sequence[Array], results: Sequence[Any]) -> list[Array]:
-        """Draw inside of JAX code that may be jitted and vmapped; `results` are shapes with dtypes."""
-        return host_call(lambda seed, *values: self(seed, values), results, jax.random.key_data(key), *arrays)
+    def in_jax(
+        self, key: Key[Array, ""], arrays: Sequence[Array], results: Sequence[Any], fill: float | None = None
+    ) -> list[Array]:
+        """Draw inside of JAX code that may be jitted and vmapped.
+
+        Args:
+            key: a JAX random key.
+            arrays: the inputs.
+            results: shapes with dtypes of what is drawn.
+            fill: what to return where a draw fails, because a distribution got invalid parameters; None: raise.
+        """
+
+        def draw(seed: np.ndarray, *values: np.ndarray) -> list[np.ndarray]:
+            try:
+                return self(seed, values)
+            except Exception:  # NumPy's and SciPy's generators raise errors of many kinds
+                if fill is None:
+                    raise
+                return [np.full(result.shape, fill) for result in results]
+
+        return host_call(draw, results, jax.random.key_data(key), *arrays)

@@ -94,12 +94,16 @@ class AbstractPyMCModel(AbstractMappedModel):
         return dict(zip(self.program.term_names, self._run("terms", self._point(theta)), strict=True))
 
     def sample_prior(self, key: Key[Array, ""]) -> Theta | None:
-        """Draw the parameters as PyMC does, without regard to potentials; None where one has an improper prior."""
+        """Draw the parameters as PyMC does, without regard to potentials; None where one has an improper prior.
+
+        A draw is NaN where a distribution gets invalid parameters from those before it.
+        """
         if not self.has_prior:
             return None
         dtype = jnp.zeros(()).dtype
         results = [jax.ShapeDtypeStruct(shape, dtype) for shape in self.shapes.theta]
-        drawn = self.program.sampler("prior").in_jax(key, arguments(self.program, self.inputs), results)
+        given = arguments(self.program, self.inputs)
+        drawn = self.program.sampler("prior").in_jax(key, given, results, fill=np.nan)
         return dict(zip(self.program.names, drawn, strict=True))
 
     def initial(self) -> Theta | None:
