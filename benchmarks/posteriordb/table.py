@@ -64,7 +64,9 @@ def save(path, records, notes):
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     records = sorted(records, key=_order)
-    _replace(path, json.dumps({"notes": notes, "records": _strict(records)}, indent=1, allow_nan=False) + "\n")
+    # One record per line: a run that is repeated changes one line.
+    lines = ",\n".join(json.dumps(_strict(record), allow_nan=False) for record in records)
+    _replace(path, f'{{"notes": {json.dumps(notes, indent=1)},\n"records": [\n{lines}\n]}}\n')
     _replace(path.with_suffix(".md"), markdown(records, notes))
 
 

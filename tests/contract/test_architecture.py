@@ -10,7 +10,7 @@ import bernflow
 
 SRC = Path(bernflow.__file__).parent
 LAYERS = (
-    ("errors", "keys", "precision"),
+    ("errors", "files", "keys", "precision"),
     ("models",),
     ("target", "preflight"),
     ("flows",),
@@ -18,9 +18,10 @@ LAYERS = (
     ("diagnostics",),
     ("posterior",),
     ("fit",),
-    ("calibrate", "compare", "semistructured"),
+    ("calibrate", "compare", "semistructured", "numpyro"),
     ("plots",),
     ("report",),
+    ("runs",),
     ("experiments",),
     ("cli",),
 )

@@ -18,7 +18,13 @@ def out(tmp_path_factory):
     return tmp_path_factory.mktemp("results")
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+# The others compile for minutes.
+QUICK = ("bernoulli", "toy-regression")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in EXPERIMENTS]
+)
 def test_experiment(name, out, capsys):
     pytest.importorskip("flowjax")
     assert main(["reproduce", name, "--tiny", "--quiet", "--out", str(out)]) == 0

@@ -179,5 +179,5 @@ def test_dependent_support_needs_the_model():
     x = jnp.array([0.5, 0.1])
     jacobian = jax.jacobian(lambda x: jnp.stack([target.layout.constrain(x)[0][k] for k in ("s", "u")]))(x)
     np.testing.assert_allclose(target.layout.constrain(x)[1], np.linalg.slogdet(jacobian)[1], rtol=1e-10)
-    with pytest.raises(ModelError, match="support of 'u' depends on other parameters .*: pass the model to bf.load"):
+    with pytest.raises(ModelError, match=r"support of 'u' depends on other parameters .*: pass the model to bf.load"):
         Layout(model.sites)

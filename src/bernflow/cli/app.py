@@ -6,14 +6,20 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 
-from bernflow.cli import data, demo, reproduce
-from bernflow.cli.command import Command
+from bernflow.cli import completion, data, demo, doctor, fit, report, reproduce
+from bernflow.cli.command import ERROR, INTERRUPTED, OK, USAGE, Command
 from bernflow.errors import BernflowError
 
 # Every subcommand is one module with one `COMMAND`, listed here.
-COMMANDS: tuple[Command, ...] = (demo.COMMAND, reproduce.COMMAND, data.COMMAND)
-
-OK, ERROR, USAGE, INTERRUPTED = 0, 1, 2, 130
+COMMANDS: tuple[Command, ...] = (
+    demo.COMMAND,
+    fit.COMMAND,
+    report.COMMAND,
+    reproduce.COMMAND,
+    data.COMMAND,
+    doctor.COMMAND,
+    completion.COMMAND,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,17 +29,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the words after `bernflow`; those of the process if None.
 
     Returns:
-        0 if all went well, 1 after an error, 2 if the command line is wrong, 130 if interrupted.
+        0 if all went well, 1 after an error, 2 if the command line is wrong, 3 after a fit that is poor, 130 if
+        interrupted.
     """
-    parser = _parser()
+    parser = make_parser()
     try:
         options = parser.parse_args(arguments)
         if options.command is None:
             parser.print_help(sys.stderr)
             return USAGE
-        options.command.run(options)
+        code = options.command.run(options)
         sys.stdout.flush()
-        return OK
+        return code or OK
     except SystemExit as stop:  # argparse: help and version end with 0, a wrong command line with 2
         return OK if stop.code is None else int(stop.code)
     except KeyboardInterrupt:
@@ -42,11 +49,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader has gone, as in `bernflow demo | head`; nothing is left that could fail at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ERROR
+    except BernflowError as error:
+        return _fail(str(error))
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return _fail(f"{where}{error.strerror or error}.")
-    except BernflowError as error:
-        return _fail(str(error))
 
 
 def _fail(message: str, code: int = ERROR) -> int:
@@ -55,14 +62,22 @@ def _fail(message: str, code: int = ERROR) -> int:
 
 
 class _Formatter(argparse.HelpFormatter):
-    """Leaves room for the longest name of a command beside its summary; argparse forgets that they are indented."""
+    """Leaves room for the longest name of a command beside its summary; argparse forgets that they are indented.
+
+    Of longer texts, paragraphs are wrapped one by one, and those of several lines (examples) left as they are.
+    """
 
     def __init__(self, prog: str):
         super().__init__(prog, max_help_position=28)
         self._action_max_length = max(len(command.name) for command in COMMANDS) + 6
 
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        parts = text.strip("\n").split("\n\n")
+        return "\n\n".join(p if "\n" in p else super(_Formatter, self)._fill_text(p, width, indent) for p in parts)
 
-def _parser() -> argparse.ArgumentParser:
+
+def make_parser() -> argparse.ArgumentParser:
+    """Describe the command line."""
     parser = argparse.ArgumentParser(
         prog="bernflow",
         description="Bayesian inference with Bernstein flows: a posterior by optimization, with a verdict on it.",
@@ -77,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
             command.name,
             help=command.summary,
             description=command.description,
+            epilog=command.epilog,
             allow_abbrev=False,
             formatter_class=_Formatter,
         )

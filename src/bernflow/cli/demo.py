@@ -1,18 +1,17 @@
 """`bernflow demo`: one hierarchical model from the data to a picture."""
 
 import argparse
-import textwrap
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import bernflow as bf
-from bernflow.cli.command import Command
+from bernflow.cli.command import INTERRUPTED, OK, Command
+from bernflow.cli.printing import figure_lines, table_lines, wrapped
 from bernflow.experiments.targets import BENCHMARKS
 
 SHOWN = ("mu", "tau", "theta")
 NUM_DRAWS = 20_000
-WIDTH = 79
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="print only the verdict and the names of the files")
 
 
-def run(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> int:
     """Fit eight schools, print a summary, save the picture and the posterior."""
     # A folder that cannot be made should fail now, not after the fit.
     options.out.mkdir(parents=True, exist_ok=True)
@@ -35,37 +34,26 @@ def run(options: argparse.Namespace) -> None:
         # The verdict is printed below, whatever it is.
         warnings.filterwarnings("ignore", message="bernflow: ", category=UserWarning)
         posterior = bf.fit(benchmark.model, *benchmark.args, key=options.seed, progress=not options.quiet)
-    lines = _verdict(posterior) if options.quiet else _summary(posterior, benchmark.log_evidence)
-    print("\n".join(lines))
+    if not options.quiet:
+        print("\n".join(_summary(posterior, benchmark.log_evidence)))
+    print("\n".join(wrapped(posterior.diagnostics.status)))
+    if not options.quiet:
+        print()
     picture = options.out / "posterior.png"
     posterior.plot(var_names=SHOWN, num=NUM_DRAWS).savefig(picture, dpi=120)
     saved = posterior.save(options.out / "posterior.bernflow")
     print(f"Picture:   {picture}\nPosterior: {saved}   (read it with bernflow.load)")
+    return INTERRUPTED if posterior.settings["interrupted"] else OK
 
 
 def _summary(posterior: bf.Posterior, log_evidence: float | None) -> Iterator[str]:
-    """Yield the table of the parameters, the figures of the fit, and the verdict."""
+    """Yield the table of the parameters and the figures of the fit."""
     table = posterior.summary(num=NUM_DRAWS)
     yield ""
-    yield f"{'':<12}" + "".join(f"{column:>10}" for column in ("mean", "sd", "5%", "95%"))
-    for name, row in table.iterrows():
-        if str(name).split("[")[0] in SHOWN:
-            yield f"{name:<12}" + "".join(f"{value:>10.2f}" for value in row)
-    d = posterior.diagnostics
-    exact = "" if log_evidence is None else f"   (exact: {log_evidence:.4f})"
+    yield from table_lines([(str(name), row) for name, row in table.iterrows() if str(name).split("[")[0] in SHOWN])
     yield ""
-    yield f"{'k-hat':<14}{d.khat:>9.2f} ± {d.khat_se:.2f}     (below 0.7: weights are reliable)"
-    yield f"{'ESS':<14}{100 * d.ess_fraction:>9.1f} %          of the draws, after weighting"
-    yield f"{'ELBO':<14}{d.elbo:>9.4f} ± {d.elbo_se:.4f}"
-    yield f"{'log evidence':<14}{d.log_evidence:>9.4f} ± {d.log_evidence_se:.4f}{exact}"
-    yield f"{'time':<14}{posterior.settings['wall_seconds']:>9.1f} s,  {posterior.settings['steps']} steps"
+    yield from figure_lines(posterior, log_evidence)
     yield ""
-    yield from _verdict(posterior)
-    yield ""
-
-
-def _verdict(posterior: bf.Posterior) -> list[str]:
-    return textwrap.wrap(posterior.diagnostics.status, WIDTH)
 
 
 COMMAND = Command(

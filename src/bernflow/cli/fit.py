@@ -1,0 +1,217 @@
+"""`bernflow fit`: a model and data from files, the posterior into a folder."""
+
+import argparse
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from pathlib import Path
+
+import bernflow as bf
+from bernflow.cli.command import INTERRUPTED, OK, POOR, Command
+from bernflow.cli.printing import COLUMNS, figure_lines, table_lines, wrapped
+from bernflow.errors import ArgumentError, ModelError
+from bernflow.files import ensure_writable, json_text
+from bernflow.fit.settings import resolve_settings
+from bernflow.runs.folder import CSV, FORMATS, NETCDF, Run, check_formats, check_free, fingerprint, write_run
+from bernflow.runs.source import load_model, split_name
+
+MAX_ROWS = 30
+# Options that go to `bernflow.fit` as they are.
+FIT_OPTIONS = ("family", "order", "steps", "restarts", "components")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="MODEL.stan, or MODEL.py:NAME, a NumPyro model function or a bernflow model in a Python file (NAME: model "
+        "if left out). A Python file is executed: run only those that you trust",
+    )
+    parser.add_argument(
+        "data",
+        nargs="?",
+        type=Path,
+        metavar="DATA.json",
+        help="the data in CmdStan's JSON format; a Python function gets them as keyword arguments. Leave it out where "
+        "the model takes none",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="folder for the results (default: the model's name and -fit). Those of an earlier run in it are replaced; "
+        "a folder with other files is refused",
+    )
+    parser.add_argument("--force", action="store_true", help="use DIR all the same: other files in it stay")
+    fit = parser.add_argument_group("the fit")
+    fit.add_argument("--seed", type=int, default=0, metavar="N", help="random seed (default: 0)")
+    fit.add_argument("--family", default="bernstein", metavar="NAME", help="family of flows (default: bernstein)")
+    fit.add_argument("--order", type=_count, metavar="N", help="order of the polynomials (default: 20)")
+    fit.add_argument("--steps", type=_count, metavar="N", help="training steps (default: until nothing is gained)")
+    fit.add_argument(
+        "--restarts",
+        type=_count,
+        metavar="N",
+        help="fits from different starts, which find other modes (default: 1)",
+    )
+    fit.add_argument(
+        "--components", type=_count, default=1, metavar="N", help="largest number of parts of a mixture (default: 1)"
+    )
+    draws = parser.add_argument_group("the draws")
+    draws.add_argument("--draws", type=_count, default=4000, metavar="N", help="how many (default: 4000)")
+    draws.add_argument(
+        "--resample",
+        action="store_true",
+        help="resample by Pareto-smoothed importance weights, which corrects what the fit left over",
+    )
+    draws.add_argument(
+        "--format",
+        type=_formats,
+        default=(CSV, NETCDF),
+        metavar="LIST",
+        help=f"files for them: some of {', '.join(FORMATS)}, with commas (default: {CSV},{NETCDF})",
+    )
+    told = parser.add_argument_group("what is printed")
+    told.add_argument("--quiet", action="store_true", help="no progress bar; only the verdict and the folder")
+    told.add_argument("--json", action="store_true", help="the result as JSON on stdout, and nothing else there")
+    parser.set_defaults(refuse=parser.error)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Fit, write the folder, and say what was found."""
+    settings = {name: getattr(options, name) for name in FIT_OPTIONS}
+    try:
+        path, _ = split_name(options.model)
+        resolve_settings(base=None, num_particles=None, optimizer=None, precision=None, **settings)
+    except ArgumentError as error:
+        options.refuse(str(error))
+    out = options.out or Path(f"{path.stem}-fit")
+    # What cannot be written should fail now, not after the fit.
+    check_formats(options.format)
+    check_free(out, options.force)
+    ensure_writable(out.parent)
+    with redirect_stdout(sys.stderr) if options.json else nullcontext(), _spoken_warnings(), _shown_causes():
+        source = load_model(options.model, options.data, progress=not options.quiet)
+        posterior = bf.fit(
+            source.model, model_kwargs=source.model_kwargs, key=options.seed, progress=not options.quiet, **settings
+        )
+        origin = {
+            "model": {**(fingerprint(path) or {}), "given": options.model},
+            "data": fingerprint(options.data),
+            "options": {"seed": options.seed, **settings},
+        }
+        found = write_run(
+            posterior, out, num=options.draws, weighted=options.resample, formats=options.format, origin=origin
+        )
+    code = INTERRUPTED if found.manifest["interrupted"] else POOR if found.manifest["verdict"] == "poor" else OK
+    print(_as_json(found, code) if options.json else "\n".join(_report(posterior, found, options.quiet)))
+    return code
+
+
+def _report(posterior: bf.Posterior, found: Run, quiet: bool) -> Iterator[str]:
+    if not quiet:
+        rows = [(str(name), row) for name, row in found.summary[list(COLUMNS)].iterrows()]
+        yield ""
+        yield from table_lines(rows, ".4g", MAX_ROWS, f": {found.folder / 'summary.csv'}")
+        yield ""
+        yield from figure_lines(posterior)
+        yield ""
+    yield from wrapped(posterior.diagnostics.status)
+    if "post." in posterior.diagnostics.status and not quiet:
+        yield from wrapped(
+            "(On the command line, --resample weights the draws and --steps trains longer; in Python, post is what "
+            "bernflow.load reads.)"
+        )
+    for note in found.manifest["notes"]:
+        yield from wrapped(f"Note: {note}")
+    if not quiet:
+        yield ""
+    yield f"Results: {found.folder}   ({', '.join(found.manifest['files'])})" if not quiet else f"{found.folder}"
+
+
+def _as_json(found: Run, code: int) -> str:
+    result = {
+        **found.diagnostics,
+        "interrupted": found.manifest["interrupted"],
+        "exit_code": code,
+        "out": str(found.folder),
+        "files": found.manifest["files"],
+        "draws": found.manifest["draws"],
+        "weighted": found.manifest["weighted"],
+        "notes": found.manifest["notes"],
+        "summary": found.summary.to_dict("index"),
+    }
+    return json_text(result).rstrip("\n")
+
+
+@contextmanager
+def _spoken_warnings() -> Iterator[None]:
+    """Print warnings as sentences, less the one that the verdict repeats."""
+
+    def say(message: Warning | str, *_: object) -> None:
+        text = str(message)
+        print(text if text.startswith("bernflow: ") else f"bernflow: {text}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", UserWarning)
+        warnings.filterwarnings("ignore", message="bernflow: Poor", category=UserWarning)
+        warnings.showwarning = say  # type: ignore[assignment]
+        yield
+
+
+@contextmanager
+def _shown_causes() -> Iterator[None]:
+    """Show the traceback of an error in the user's own code before the sentence that announces it."""
+    try:
+        yield
+    except ModelError as error:
+        if error.__cause__ is not None and "traceback" in str(error):
+            traceback.print_exception(error.__cause__)
+        raise
+
+
+def _count(text: str) -> int:
+    try:
+        count = int(text)
+    except ValueError:
+        count = 0
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number of at least 1")
+    return count
+
+
+def _formats(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    if not set(names) <= set(FORMATS):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected some of {', '.join(FORMATS)}, with commas between them")
+    return names
+
+
+COMMAND = Command(
+    name="fit",
+    summary="fit a Stan or NumPyro model to a JSON file",
+    description=(
+        "Fit a model, print the posterior with its verdict, and write a folder with the draws (draws.csv in CmdStan's "
+        "layout, draws.nc for ArviZ), summary.csv, diagnostics.json, posterior.bernflow (read it with bernflow.load) "
+        "and run.json, which says where all that comes from. Ctrl-C ends the training: what was fitted so far is "
+        "judged and written; a second Ctrl-C stops at once."
+    ),
+    add_arguments=add_arguments,
+    run=run,
+    epilog="""
+examples:
+  bernflow fit eight_schools.stan eight_schools.json --out schools
+  bernflow fit model.py:model data.json --resample --draws 10000
+  bernflow fit model.stan data.json --quiet --json | jq .khat
+
+exit codes:
+    0  the fit is good or usable
+    1  an error; nothing is written
+    2  the command line is wrong
+    3  the fit has finished, and its verdict is poor; the results are written
+  130  interrupted; what was fitted by then is written, if there was anything
+""",
+)

@@ -1,0 +1,46 @@
+"""What commands print about a fit: a table of its parameters, its figures, its verdict."""
+
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+
+from bernflow.posterior import Posterior
+
+WIDTH = 79
+COLUMNS = ("mean", "sd", "5%", "95%")
+NAME_WIDTH = 12
+
+
+def table_lines(
+    rows: Sequence[tuple[str, Iterable[float]]], number: str = ".2f", max_rows: int | None = None, rest: str = ""
+) -> Iterator[str]:
+    """Yield a table of mean, sd and a central interval.
+
+    Args:
+        rows: name and values of each parameter.
+        number: how to write a number.
+        max_rows: show so many at most.
+        rest: where the others are.
+    """
+    shown = rows[:max_rows]
+    width = max([NAME_WIDTH, *(len(name) + 2 for name, _ in shown)])
+    yield f"{'':<{width}}" + "".join(f"{column:>10}" for column in COLUMNS)
+    for name, values in shown:
+        yield f"{name:<{width}}" + "".join(f"{value:>10{number}}" for value in values)
+    if len(shown) < len(rows):
+        yield f"... and {len(rows) - len(shown)} more{rest}"
+
+
+def figure_lines(posterior: Posterior, exact: float | None = None) -> Iterator[str]:
+    """Yield the figures of a fit; `exact` is its log evidence where that is known."""
+    d = posterior.diagnostics
+    known = "" if exact is None else f"   (exact: {exact:.4f})"
+    yield f"{'k-hat':<14}{d.khat:>9.2f} ± {d.khat_se:.2f}     (below 0.7: weights are reliable)"
+    yield f"{'ESS':<14}{100 * d.ess_fraction:>9.1f} %          of the draws, after weighting"
+    yield f"{'ELBO':<14}{d.elbo:>9.4f} ± {d.elbo_se:.4f}"
+    yield f"{'log evidence':<14}{d.log_evidence:>9.4f} ± {d.log_evidence_se:.4f}{known}"
+    yield f"{'time':<14}{posterior.settings['wall_seconds']:>9.1f} s,  {posterior.settings['steps']} steps"
+
+
+def wrapped(text: str) -> list[str]:
+    """Break a sentence into lines."""
+    return textwrap.wrap(text, WIDTH)

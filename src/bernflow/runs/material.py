@@ -1,0 +1,135 @@
+"""What a report shows of a run, from its files alone: no model is loaded and nothing is executed."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bernflow.errors import FileFormatError
+from bernflow.posterior.archive import Record, read_record
+from bernflow.report.material import NUM_REPLICATES, Material, gather
+from bernflow.runs.draws import STATS, plain_name
+from bernflow.runs.folder import DRAWS, POSTERIOR, Run, read_run
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+NUM_DRAWS, KEY = 4000, 1
+NOTE = (
+    "Made from the files of a run, without its model: observations are replicated only where the model does it itself."
+)
+
+
+def material_of_run(folder: Path) -> Material:
+    """Gather what the files of a run tell."""
+    run = read_run(folder)
+    record = read_record(folder / POSTERIOR)
+    parts = _draws(run, record)
+    if parts is None:
+        return gather(run.load(), NUM_DRAWS, KEY, weighted=False)
+    weighted = bool(run.manifest.get("weighted"))
+    if weighted:  # the weights of draws that were resampled tell nothing about the fit
+        parts["log_weights"] = None
+    derived = {name: value for name, value in parts["draws"].items() if name not in {s.name for s in record.sites}}
+    model = run.manifest.get("model") or {}
+    return Material(
+        diagnostics=record.diagnostics,
+        sites=record.sites,
+        history=record.history,
+        settings=record.settings,
+        weighted=weighted,
+        replicates={name: value[:NUM_REPLICATES] for name, value in derived.items()},
+        first_index=int(str(model.get("path", "")).endswith(".stan")),
+        origin=_origin(run.manifest),
+        notes=(NOTE, *map(str, run.manifest.get("notes", ()))),
+        **parts,
+    )
+
+
+def _draws(run: Run, record: Record) -> dict[str, Any] | None:
+    """Read draws and data in the format that tells most; None where there are none."""
+    try:
+        for name, engine in (("draws.nc", "h5netcdf"), ("draws.zarr", "zarr")):
+            if (run.folder / name).exists():
+                return _from_tree(run.folder / name, engine, record)
+        if (run.folder / DRAWS).exists():
+            return _from_csv(run.folder / DRAWS, record)
+    except (OSError, ValueError, KeyError) as error:
+        raise FileFormatError(f"The draws of the run {run.folder} cannot be read ({error}): run it again.") from error
+    return None
+
+
+def _from_tree(path: Path, engine: str, record: Record) -> dict[str, Any]:
+    import xarray as xr
+
+    with xr.open_datatree(path, engine=engine) as tree:
+        # In a DataTree slashes separate groups, so that names have dots instead.
+        names = {site.name.replace("/", "."): site.name for site in record.sites}
+        posterior = tree["posterior"].to_dataset()
+        draws = {names.get(str(name), str(name)): np.asarray(value)[0] for name, value in posterior.data_vars.items()}
+        dims = {names.get(str(n), str(n)): _named_axes(str(n), v.dims[2:]) for n, v in posterior.data_vars.items()}
+        coords = {str(name): np.asarray(value) for name, value in posterior.coords.items()}
+        stats = tree["sample_stats"].to_dataset() if "sample_stats" in tree.children else {}
+        weights = np.asarray(stats["log_weight"], dtype=np.float64)[0] if "log_weight" in stats else None
+        return {
+            "draws": draws,
+            "dims": dims,
+            "coords": coords,
+            "log_weights": weights,
+            "observed": _group(tree, "observed_data"),
+            "constants": _group(tree, "constant_data"),
+        }
+
+
+def _named_axes(name: str, axes: tuple) -> tuple[str | None, ...]:
+    """Return names of axes; those that ArviZ makes up are none."""
+    return tuple(None if str(axis) == f"{name}_dim_{place}" else str(axis) for place, axis in enumerate(axes))
+
+
+def _group(tree: "xr.DataTree", group: str) -> dict[str, np.ndarray]:
+    if group not in tree.children:
+        return {}
+    return {str(name): np.asarray(value) for name, value in tree[group].to_dataset().data_vars.items()}
+
+
+def _from_csv(path: Path, record: Record) -> dict[str, Any]:
+    import pandas as pd
+
+    table = pd.read_csv(path, comment="#")
+    names = {plain_name(site.name): site.name for site in record.sites}
+    columns: dict[str, dict[tuple[int, ...], np.ndarray]] = {}
+    for column in table.columns:
+        if column not in STATS:
+            name, *index = re.split(r"\.(?=\d)", str(column))
+            columns.setdefault(names.get(name, name), {})[tuple(int(i) - 1 for i in index)] = table[column].to_numpy()
+    draws = {name: _assemble(parts) for name, parts in columns.items()}
+    weights = table["lp__"] - table["lp_approx__"] if {"lp__", "lp_approx__"} <= set(table.columns) else None
+    return {"draws": draws, "log_weights": None if weights is None else weights.to_numpy(np.float64)}
+
+
+def _assemble(parts: Mapping[tuple[int, ...], np.ndarray]) -> np.ndarray:
+    """Put the columns of one variable into their places."""
+    shape = tuple(max(axis) + 1 for axis in zip(*parts, strict=True))
+    values = np.full((len(next(iter(parts.values()))), *shape), np.nan)
+    for index, column in parts.items():
+        values[(slice(None), *index)] = column
+    return values
+
+
+def _origin(manifest: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Say in words where a run comes from."""
+    rows = []
+    for title, key in (("Model", "model"), ("Data", "data")):
+        found = manifest.get(key) or {}
+        if found.get("path"):
+            rows.append((title, str(found.get("given") or found["path"])))
+        if found.get("sha256"):
+            rows.append((f"{title}, SHA-256", str(found["sha256"])))
+    options = manifest.get("options") or {}
+    if options.get("seed") is not None:
+        rows.append(("Seed", str(options["seed"])))
+    if manifest.get("finished"):
+        rows.append(("Finished", str(manifest["finished"])))
+    return tuple(rows)

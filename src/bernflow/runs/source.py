@@ -1,0 +1,122 @@
+"""A model and its data out of files: a Stan program, or a function or object of a Python file."""
+
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bernflow.errors import ArgumentError, FileFormatError
+from bernflow.models import AbstractModel, from_stan
+from bernflow.models.inputs import user_code
+from bernflow.models.stan.data import read_data
+
+STAN, PYTHON = ".stan", ".py"
+# What a Python file's model is called where no name is given.
+DEFAULT_NAME = "model"
+EXPECTED = "expected MODEL.stan, or MODEL.py:NAME with the name of a model in that file"
+
+
+class Source(NamedTuple):
+    """A model as `bernflow.fit` takes it, and its keyword arguments."""
+
+    model: Callable[..., Any] | AbstractModel
+    model_kwargs: dict[str, Any]
+
+
+def split_name(model: str) -> tuple[Path, str | None]:
+    """Split `model.py:name` into path and name; a Stan program has none."""
+    path, colon, name = model.rpartition(":")
+    if not colon or not path.endswith(PYTHON):
+        path, name = model, ""
+    suffix = Path(path).suffix
+    if suffix not in (STAN, PYTHON):
+        raise ArgumentError(f"The model {model!r} is neither a Stan program nor a Python file: {EXPECTED}.")
+    return Path(path), None if suffix == STAN else name or DEFAULT_NAME
+
+
+def load_model(model: str, data: Path | None = None, progress: bool = True) -> Source:
+    """Read a model and its data.
+
+    Args:
+        model: `model.stan`, or `model.py:name`: a NumPyro model function, which gets the data as keyword arguments, or
+            a bernflow model, which holds its data. A Python file is executed, whatever it does.
+        data: a JSON file as CmdStan reads it, or None where the model takes no data.
+        progress: say on stderr that a Stan program is being compiled.
+    """
+    path, name = split_name(model)
+    if not path.is_file():
+        raise FileFormatError(f"The model {str(path)!r} does not exist: {EXPECTED}.")
+    if name is None:
+        return Source(from_stan(path, data=data, progress=progress), {})
+    values = {key: _as_array(value, key) for key, value in read_data(data).items()}
+    found = _execute(path, name)
+    where = f"{path}:{name}"
+    if isinstance(found, AbstractModel):
+        if data is not None:
+            raise ArgumentError(
+                f"{where} is a {type(found).__name__}, which holds its data: leave {data} out, or name a NumPyro model "
+                "function, which gets them as keyword arguments."
+            )
+        return Source(found, {})
+    if not callable(found) or isinstance(found, type):
+        raise ArgumentError(
+            f"{where} is a {type(found).__name__}: expected a NumPyro model function, a bf.Model or what "
+            "bf.from_log_density returns."
+        )
+    _check_arguments(where, found, values, data)
+    return Source(found, values)
+
+
+def _execute(path: Path, name: str) -> Any:
+    """Execute a Python file and return what it calls `name`."""
+    spec = importlib.util.spec_from_file_location(f"_bernflow_model_{path.stem}", path)
+    assert spec is not None  # the ending is that of Python
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    # As for a script, modules beside the file can be imported.
+    folder = str(path.resolve().parent)
+    sys.path.insert(0, folder)
+    try:
+        with user_code(f"The file {str(path)!r}"):
+            spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(folder)
+    if not hasattr(module, name):
+        functions = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == spec.name]
+        others = f" It has {', '.join(functions)}." if functions else ""
+        raise ArgumentError(f"{path} has no {name!r}: {EXPECTED}.{others}")
+    return getattr(module, name)
+
+
+def _as_array(value: Any, name: str) -> Any:
+    """Turn lists into arrays; numbers stay numbers, so that a model can use them as shapes."""
+    if isinstance(value, dict):
+        return {key: _as_array(part, f"{name}.{key}") for key, part in value.items()}
+    if not isinstance(value, list):
+        return value
+    try:
+        return np.array(value)
+    except ValueError as error:
+        raise FileFormatError(
+            f"The data {name!r} have rows of different lengths: expected arrays. Fill the rows up, or give one "
+            "variable per row."
+        ) from error
+
+
+def _check_arguments(where: str, function: Callable, values: dict[str, Any], data: Path | None) -> None:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # builtins and some extension types have no signature
+        return
+    try:
+        signature.bind(**values)
+    except TypeError as error:
+        given = ", ".join(values) or "none" if data is not None else "none, as there is no data file"
+        raise ArgumentError(
+            f"The arguments of {where}{signature} and the names of the data differ ({error}). The data are: {given}."
+        ) from error

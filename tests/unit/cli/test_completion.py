@@ -1,0 +1,77 @@
+import shutil
+import subprocess
+
+import pytest
+
+from bernflow.cli import main
+from bernflow.cli.app import COMMANDS, make_parser
+from bernflow.cli.completion import describe
+from bernflow.cli.shells import SHELLS
+
+
+def script(capsys, shell):
+    assert main(["completion", shell]) == 0
+    return capsys.readouterr().out
+
+
+def completed(script, folder, *words):
+    """Let bash complete the last word."""
+    code = f"""{script}
+COMP_WORDS=("$@"); COMP_CWORD=$(($#-1)); _bernflow; printf '%s\\n' "${{COMPREPLY[@]}}" """
+    found = subprocess.run(["bash", "-c", code, "bash", *words], capture_output=True, text=True, cwd=folder, check=True)
+    assert found.stderr == ""
+    return [line for line in found.stdout.splitlines() if line]
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+def test_bash_completes_commands_options_values_and_files(capsys, tmp_path):
+    (tmp_path / "my model.stan").touch()
+    (tmp_path / "data.json").touch()
+    text = script(capsys, "bash")
+
+    def complete(*words):
+        return completed(text, tmp_path, "bernflow", *words)
+
+    names = [command.name for command in COMMANDS]
+    assert set(names) <= set(complete(""))
+    assert complete("d") == [name for name in names if name.startswith("d")]
+    assert complete("completion", "z") == ["zsh"]
+    assert complete("fit", "my") == ["my model.stan"]
+    assert complete("fit", "my model.stan", "--out", "da") == ["data.json"]
+    assert complete("fit", "--see") == ["--seed"]
+    assert complete("fit", "--seed", "") == []
+    assert complete("reproduce", "--model", "") == ["m1", "m2", "m3"]
+    assert complete("doctor", "--j") == ["--json"]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_scripts_name_every_command_and_option(capsys, shell):
+    text = script(capsys, shell)
+    for words in list(describe(make_parser()))[1:]:
+        assert words.name in text
+        for option in words.options:
+            assert all(flag.removeprefix("--") in text for flag in option.flags)
+
+
+@pytest.mark.parametrize(("shell", "check"), [("bash", ["-n"]), ("zsh", ["-n"]), ("fish", ["--no-execute"])])
+def test_scripts_are_valid(capsys, shell, check, tmp_path):
+    if shutil.which(shell) is None:
+        pytest.skip(f"no {shell}")
+    (tmp_path / "script").write_text(script(capsys, shell))
+    found = subprocess.run([shell, *check, tmp_path / "script"], capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stderr) == (0, "")
+
+
+def test_quotes_and_brackets_in_help_do_no_harm():
+    from bernflow.cli.shells import Argument, Words
+
+    odd = Argument(("--odd",), "it's [a:b] \\ `c`", True, (), True)
+    commands = [Words("", "", (), ()), Words("go", "don't", (odd,), ())]
+    assert r"'--odd[it'\''s \[a\:b\] \\ `c`]:value:_files'" in SHELLS["zsh"](commands)
+    assert r"-l odd -r -F -d 'it\'s [a:b] \\ `c`'" in SHELLS["fish"](commands)
+    assert "'go:don'\\''t'" in SHELLS["zsh"](commands)
+
+
+def test_an_unknown_shell_is_refused(capsys):
+    assert main(["completion", "tcsh"]) == 2
+    assert "invalid choice: 'tcsh'" in capsys.readouterr().err
