@@ -49,7 +49,7 @@ def psis(log_weights: ArrayLike) -> tuple[Float[np.ndarray, " s"], float]:
         return normalize(raw), np.inf
     if np.ptp(kept) < CONSTANT_SPREAD:
         return normalize(raw), 0.0
-    tail = np.sort(kept)[-_tail_size(kept.size) - 1 :]
+    tail = np.sort(kept)[-tail_size(kept.size) - 1 :]
     if tail[-1] - tail[0] > MAX_TAIL_SPREAD:
         return normalize(raw), float(np.mean(tail[1:] - tail[0]))
     # ArviZ expects the negative log ratio. Its advice on k-hat is replaced by our verdict, so warnings are
@@ -144,7 +144,7 @@ def _relative_second_moment(raw: Float[np.ndarray, " s"]) -> float:
     return float(np.mean(weights**2) / np.mean(weights) ** 2)
 
 
-def _tail_size(num: int) -> int:
+def tail_size(num: int) -> int:
     """Return the number of draws that the generalized Pareto distribution is fitted to."""
     return int(np.ceil(min(0.2 * num, 3.0 * np.sqrt(num))))
 

@@ -3,6 +3,15 @@
 from bernflow.plots.convergence import plot_convergence
 from bernflow.plots.marginals import plot_posterior
 from bernflow.plots.pairs import plot_pairs
+from bernflow.plots.predictive import plot_predictive
 from bernflow.plots.transformation import plot_transformation
+from bernflow.plots.weights import plot_weights
 
-__all__ = ["plot_convergence", "plot_pairs", "plot_posterior", "plot_transformation"]
+__all__ = [
+    "plot_convergence",
+    "plot_pairs",
+    "plot_posterior",
+    "plot_predictive",
+    "plot_transformation",
+    "plot_weights",
+]

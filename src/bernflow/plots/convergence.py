@@ -1,14 +1,29 @@
 """The course of the training."""
 
+from collections.abc import Mapping
+from typing import Protocol
+
 import numpy as np
 from matplotlib.figure import Figure
 
+from bernflow.diagnostics.verdict import Diagnostics
 from bernflow.errors import ArgumentError
 from bernflow.plots.style import FIT, REFERENCE, house_style, verdict_title
-from bernflow.posterior import Posterior
 
 
-def plot_convergence(posterior: Posterior) -> Figure:
+class Trained(Protocol):
+    """A posterior, or what is kept of one."""
+
+    @property
+    def history(self) -> Mapping[str, np.ndarray]:
+        """What was recorded during training: "step", "elbo", "elbo_se"."""
+
+    @property
+    def diagnostics(self) -> Diagnostics:
+        """How far the fit can be trusted."""
+
+
+def plot_convergence(posterior: Trained) -> Figure:
     """Plot the ELBO over the training steps, with two Monte Carlo standard errors around it.
 
     The dashed line is the estimate of the log evidence, which the ELBO approaches from below; it is left out

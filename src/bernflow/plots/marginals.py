@@ -56,7 +56,7 @@ def plot_posterior(
         figure = Figure(figsize=(width, height + 0.55), layout="constrained")
         grid = list(figure.subplots(rows, columns, squeeze=False).flat)
         for axes, panel, trusted in zip(grid, panels, references, strict=False):
-            _draw_panel(axes, panel, trusted)
+            draw_marginal(axes, panel, trusted)
         for axes in grid[len(panels) :]:
             axes.remove()
         title, color = verdict_title(posterior.diagnostics)
@@ -76,7 +76,8 @@ def _num_columns(num: int) -> int:
     return min((4, 5, 3), key=lambda columns: -num % columns)
 
 
-def _draw_panel(axes: Axes, panel: Panel, reference: np.ndarray | None) -> None:
+def draw_marginal(axes: Axes, panel: Panel, reference: np.ndarray | None = None) -> None:
+    """Draw the density of one component, with median and 90 % interval, over that of a reference."""
     grid, density = estimate_density(panel.values)
     axes.fill_between(grid, density, color=FIT, alpha=0.16, linewidth=0)
     axes.plot(grid, density, color=FIT, linewidth=1.6, label="bernflow")

@@ -9,8 +9,10 @@ from bernflow.diagnostics.verdict import Diagnostics
 
 MAX_ROWS = 10
 COLUMNS = ("mean", "sd", "5%", "95%")
-# The colours of the plots (Okabe and Ito's palette), which stay apart without colour vision.
-COLORS = {"good": "#0072B2", "usable": "#B37700", "poor": "#D55E00"}
+# Those of the plots, dark enough for white letters on them, and so for light and dark pages; a sign tells them apart
+# without color.
+COLORS = {"good": "#0072B2", "usable": "#8A5C00", "poor": "#B34700"}
+SIGNS = {"good": "✔", "usable": "▲", "poor": "✖"}
 
 
 class Row(NamedTuple):
@@ -51,20 +53,28 @@ def text(diagnostics: Diagnostics, table: list[Row], settings: dict[str, Any], d
 def html(diagnostics: Diagnostics, table: list[Row], settings: dict[str, Any], dim: int) -> str:
     """Show verdict, figures and table as HTML; every name is escaped."""
     figures = " &middot; ".join(f"{escape(name)} <b>{escape(value)}</b>" for name, value in _figures(diagnostics))
-    head = "".join(f"<th>{column}</th>" for column in ("", *COLUMNS))
-    body = "".join(
-        f"<tr><th style='text-align:left'>{escape(row.name)}</th>"
-        + "".join(f"<td style='text-align:right'>{_number(v)}</td>" for v in row.values)
-        + "</tr>"
-        for row in table
-    )
-    color = COLORS[diagnostics.verdict]
+    head = "<td></td>" + "".join(f"<th scope='col' style='text-align:right'>{column}</th>" for column in COLUMNS)
+    body = "".join(map(_html_row, table))
+    color, sign = COLORS[diagnostics.verdict], SIGNS[diagnostics.verdict]
+    # The sentence begins with the verdict, which is shown as a badge.
+    verdict = diagnostics.verdict.capitalize()
+    why = diagnostics.status.removeprefix(verdict)
+    badge = f"background:{color};color:#fff;padding:1px 8px;border-radius:4px;white-space:nowrap"
+    # Notebooks center tables and cut them off at the edge.
     return (
-        f"<div style='border-left:4px solid {color};padding-left:12px'>"
+        f"<div style='border-left:4px solid {color};padding-left:12px;line-height:1.6'>"
         f"<div><b>Posterior</b> ({escape(_describe(settings, dim))})</div>"
-        f"<div style='color:{color}'>{escape(diagnostics.status)}</div><div>{figures}</div>"
-        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        f"<div style='max-width:60em'><b style='{badge}'>{sign} {verdict}</b> {escape(why)}</div><div>{figures}</div>"
+        f"<div style='overflow-x:auto'><table style='margin:6px 0'><thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
+        "</table></div></div>"
     )
+
+
+def _html_row(row: Row) -> str:
+    if not row.values:
+        return f"<tr><td colspan='{len(COLUMNS) + 1}' style='text-align:left'>{escape(row.name)}</td></tr>"
+    cells = "".join(f"<td style='text-align:right'>{_number(v)}</td>" for v in row.values)
+    return f"<tr><th scope='row' style='text-align:left'>{escape(row.name)}</th>{cells}</tr>"
 
 
 def _describe(settings: dict[str, Any], dim: int) -> str:

@@ -1,6 +1,7 @@
 """The page of an experiment: text, figures and tables, written as a folder that people and programs can read."""
 
 import html
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +25,11 @@ figure { margin: 1.2rem 0; } img { max-width: 100%; height: auto; background: #f
 figcaption, .caption { color: var(--muted); font-size: 0.92rem; }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: 0.92rem; margin: 0.6rem 0; }
 th, td { text-align: left; padding: 0.3rem 0.7rem; border-bottom: 1px solid var(--line); vertical-align: top; }
-th { border-bottom-width: 2px; } td.number { text-align: right; font-variant-numeric: tabular-nums; }
+th { border-bottom-width: 2px; vertical-align: bottom; }
+.number { text-align: right; font-variant-numeric: tabular-nums; }
+code { font: 0.92em ui-monospace, Menlo, Consolas, monospace; }
+@media (max-width: 36rem) { table { width: max-content; } th, td { max-width: 16rem; } }
+@media print { body { max-width: none; padding: 0; font-size: 10.5pt; } figure, tr { break-inside: avoid; } }
 """
 
 
@@ -142,7 +147,9 @@ def _html(page: Page) -> str:
     for block in page.blocks:
         match block:
             case str():
-                parts.append(f"<p>{html.escape(block)}</p>")
+                # As in Markdown, what stands between backquotes is code.
+                text = re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(block))
+                parts.append(f"<p>{text}</p>")
             case Heading(text):
                 parts.append(f"<h2>{html.escape(text)}</h2>")
             case Picture(name, _, caption):
@@ -154,7 +161,9 @@ def _html(page: Page) -> str:
             case Listing(name, table, caption):
                 link = f"<a href='{name}.csv'>CSV</a>"
                 caption = html.escape(caption)
-                parts.append(f"<div class='scroll'>{table.to_html()}</div><p class='caption'>{caption} {link}</p>")
+                # Those without a mouse can scroll what they can focus.
+                region = f"<div class='scroll' role='region' aria-label='{html.escape(name)}' tabindex='0'>"
+                parts.append(f"{region}{table.to_html()}</div><p class='caption'>{caption} {link}</p>")
     return _document(page.title, parts)
 
 

@@ -43,15 +43,17 @@ class Table:
 
     def to_html(self) -> str:
         """Write an HTML table."""
-        head = "".join(f"<th scope='col'>{html.escape(name)}</th>" for name in self.columns)
+        kinds = [_kind([row[j] for row in self.rows]) for j in range(len(self.columns))]
+        head = "".join(
+            f"<th scope='col'{kind}>{html.escape(name)}</th>" for name, kind in zip(self.columns, kinds, strict=True)
+        )
         body = []
         for i, row in enumerate(self.rows):
             cells = []
             for j, cell in enumerate(row):
                 text = html.escape(self._text(cell))
                 text = f"<strong>{text}</strong>" if (i, j) in self.best and text else text
-                kind = " class='number'" if isinstance(cell, int | float) else ""
-                cells.append(f"<td{kind}>{text}</td>")
+                cells.append(f"<td{_kind([cell])}>{text}</td>")
             body.append(f"<tr>{''.join(cells)}</tr>")
         return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
 
@@ -59,6 +61,12 @@ class Table:
         if isinstance(cell, float):
             return number(cell, self.digits)
         return "" if cell is None else str(cell)
+
+
+def _kind(cells: Sequence[Any]) -> str:
+    """Return the class of cells that hold numbers, or nothing."""
+    given = [cell for cell in cells if cell is not None]
+    return " class='number'" if given and all(isinstance(cell, int | float) for cell in given) else ""
 
 
 def number(value: float, digits: int = 3) -> str:

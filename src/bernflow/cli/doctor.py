@@ -1,0 +1,202 @@
+"""`bernflow doctor`: what is installed, what works, and what to install for the rest."""
+
+import argparse
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from bernflow.cli.command import Command
+from bernflow.cli.features import BASE, FEATURES
+from bernflow.errors import BernflowError
+from bernflow.files import json_text
+from bernflow.models.stan.cache import VARIABLE, default_folder, find_problem
+from bernflow.models.stan.toolchain import find_compiler, find_stanc
+from bernflow.precision import resolve_precision
+
+SECONDS = 30
+WIDTH = 16
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Examine and print."""
+    found = examine()
+    print(json_text(found) if options.json else "\n".join(_lines(found)), end="" if options.json else "\n")
+
+
+def examine() -> dict[str, Any]:
+    """Find out what is installed and what works; JSON-able."""
+    optional = dict.fromkeys(name for feature in FEATURES for name in feature.packages)
+    packages = {name: _version(name) for name in (*BASE, *optional)}
+    stan = {"stanc": _tool(lambda: (str(find_stanc()),)), "compiler": _tool(find_compiler)}
+    return {
+        "bernflow": _version("bernflow"),
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "platform": platform.platform(),
+        "packages": packages,
+        "outdated": _outdated(),
+        "jax": _jax(),
+        "stan": stan,
+        "folders": _folders(),
+        "features": [
+            {
+                "name": feature.name,
+                "use": feature.use,
+                "missing": [name for name in feature.packages if packages[name] is None]
+                + (["a C++ compiler"] if feature.extra == "stan" and stan["compiler"]["problem"] else []),
+                "install": feature.install,
+            }
+            for feature in FEATURES
+        ],
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _outdated() -> list[str]:
+    """List requirements of bernflow itself that what is installed does not meet."""
+    from packaging.requirements import Requirement  # comes with matplotlib
+
+    problems = []
+    for text in metadata.requires("bernflow") or ():
+        requirement = Requirement(text)
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        version = _version(requirement.name)
+        if version is None or not requirement.specifier.contains(version, prereleases=True):
+            found = f"{version} is installed" if version else "it is not installed"
+            problems.append(f"bernflow needs {requirement.name} {requirement.specifier}, but {found}.")
+    return problems
+
+
+def _jax() -> dict[str, Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what they would say is found below
+        try:
+            devices = [{"platform": d.platform, "kind": d.device_kind, "id": d.id} for d in jax.devices()]
+            problem = None
+        except RuntimeError as error:
+            devices, problem = [], str(error)
+    return {
+        "devices": devices,
+        "problem": problem,
+        "x64": bool(jax.config.jax_enable_x64),
+        "fit_precision": resolve_precision(None),
+        "compilation_cache": jax.config.jax_compilation_cache_dir,
+    }
+
+
+def _tool(find: Callable[[], tuple[str, ...]]) -> dict[str, str | None]:
+    """Find a program and ask for its version."""
+    try:
+        command = find()
+    except BernflowError as error:
+        return {"command": None, "version": None, "problem": str(error)}
+    try:
+        answer = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=SECONDS, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        return {"command": shlex.join(command), "version": None, "problem": f"It does not run ({error})."}
+    version = next(iter(answer.stdout.strip().splitlines()), "")
+    return {"command": shlex.join(command), "version": version, "problem": None}
+
+
+def _folders() -> list[dict[str, Any]]:
+    use = "compiled Stan programs"
+    try:
+        stan = default_folder()
+        folders = [_folder(use, stan, VARIABLE, find_problem(stan) if stan.is_dir() else None)]
+    except (OSError, RuntimeError) as error:  # RuntimeError: nobody knows where the home folder is
+        folders = [_no_folder(use, VARIABLE, str(error))]
+    compiled = jax.config.jax_compilation_cache_dir
+    if compiled and "://" not in compiled:
+        folders.append(_folder("compiled JAX functions", Path(compiled), "JAX_COMPILATION_CACHE_DIR", None))
+    return folders
+
+
+def _folder(use: str, path: Path, variable: str, problem: str | None) -> dict[str, Any]:
+    """Describe a folder without making it."""
+    exists = path.is_dir()
+    nearest = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+    writable = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
+    if problem is None and not writable:
+        problem = "it cannot be written to" if exists else f"it cannot be made in {nearest}"
+    others = exists and bool(path.stat().st_mode & 0o077)
+    return {
+        "use": use,
+        "path": str(path),
+        "exists": exists,
+        "writable": writable,
+        "private": not others if exists else None,
+        "variable": variable,
+        "problem": problem,
+    }
+
+
+def _no_folder(use: str, variable: str, problem: str) -> dict[str, Any]:
+    nothing = {"path": None, "exists": False, "writable": False, "private": None}
+    return {"use": use, "variable": variable, "problem": problem, **nothing}
+
+
+def _lines(found: dict[str, Any]) -> Iterator[str]:
+    yield f"bernflow {found['bernflow']}, Python {found['python']}, {found['platform']}"
+    yield found["executable"]
+    yield "\nPackages"
+    for name, version in found["packages"].items():
+        yield f"  {name:<{WIDTH}}{version or 'not installed'}"
+    yield from (f"  ! {problem}" for problem in found["outdated"])
+    yield "\nDevices"
+    for device in found["jax"]["devices"]:
+        yield f"  {device['platform']} {device['id']:<{WIDTH - len(device['platform']) - 1}}{device['kind']}"
+    if found["jax"]["problem"]:
+        yield f"  ! JAX finds none: {found['jax']['problem']}"
+    x64 = "on" if found["jax"]["x64"] else "off"
+    yield f"  {'x64':<{WIDTH}}{x64} by default in JAX; bernflow fits in {found['jax']['fit_precision']} all the same"
+    yield "\nStan"
+    for name, tool in found["stan"].items():
+        text = f"{tool['version']} ({tool['command']})" if tool["version"] is not None else "missing"
+        yield f"  {name:<{WIDTH}}{text}"
+    yield "\nFolders"
+    for folder in found["folders"]:
+        state = "private" if folder["private"] else "others can read it"
+        state = f"writable, {state}" if folder["exists"] else "made on first use"
+        yield f"  {folder['path'] or 'no folder'}"
+        yield f"  {'':<{WIDTH}}{folder['use']}; {folder['problem'] or state} (another one: {folder['variable']})"
+    yield "\nFeatures"
+    for feature in found["features"]:
+        missing = feature["missing"]
+        yield f"  {'missing' if missing else 'ok':<{WIDTH}}{feature['name']}: {feature['use']}"
+        if missing:
+            yield f"  {'':<{WIDTH}}needs {', '.join(missing)}: {feature['install']}"
+    if found["stan"]["compiler"]["problem"]:
+        yield f"\n{found['stan']['compiler']['problem']}"
+
+
+COMMAND = Command(
+    name="doctor",
+    summary="say what is installed, what works and what is missing",
+    description=(
+        "Print versions, devices, the tools behind Stan programs and the folders of caches, and say which features "
+        "need something that is not installed. Nothing is changed."
+    ),
+    add_arguments=add_arguments,
+    run=run,
+)

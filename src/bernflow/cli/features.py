@@ -1,0 +1,62 @@
+"""What bernflow needs to be installed, and what for."""
+
+from typing import NamedTuple
+
+# Packages that come with bernflow itself and matter when something goes wrong.
+BASE = (
+    "jax",
+    "jaxlib",
+    "numpyro",
+    "equinox",
+    "optax",
+    "numpy",
+    "scipy",
+    "arviz-base",
+    "arviz-stats",
+    "arviz-plots",
+    "xarray",
+    "matplotlib",
+    "h5netcdf",
+)
+
+
+class Feature(NamedTuple):
+    """Something that needs more than bernflow's own dependencies.
+
+    Attributes:
+        extra: name of the extra that installs what it needs.
+        name: what it is.
+        use: where it is met.
+        packages: what must be installed.
+        more: what to do beside the extra.
+    """
+
+    extra: str
+    name: str
+    use: str
+    packages: tuple[str, ...]
+    more: str = ""
+
+    @property
+    def install(self) -> str:
+        """What to run."""
+        return f"pip install 'bernflow[{self.extra}]'{self.more}"
+
+
+FEATURES = (
+    Feature(
+        "stan",
+        "Stan programs",
+        "bf.from_stan, bernflow fit MODEL.stan",
+        ("httpstan",),
+        ", and a C++ compiler (apt-get install g++, dnf install gcc-c++, xcode-select --install)",
+    ),
+    Feature("pymc", "PyMC models", "bf.from_pymc", ("pymc",)),
+    Feature(
+        "peers", "other flows and samplers", "family='planar' or 'realnvp', sampler='blackjax'", ("flowjax", "blackjax")
+    ),
+    Feature("semistructured", "formulas", "bf.SemiStructured(formula=...)", ("formulaic",)),
+    Feature("networks", "Flax networks", "bf.Model(network=...)", ("flax",)),
+    Feature("images", "pictures of the melanoma experiment", "bernflow data melanoma", ("pyarrow", "pillow")),
+    Feature("zarr", "draws as Zarr", "bernflow fit --format zarr", ("zarr",)),
+)

@@ -1,0 +1,166 @@
+"""The posterior predictive check: do data that the fitted model makes look like those observed?"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from arviz_stats.base import array_stats
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from bernflow.errors import ArgumentError
+from bernflow.plots.components import estimate_density
+from bernflow.plots.style import FIT, REFERENCE, hide_density_axis, house_style
+from bernflow.posterior import Posterior
+
+MAX_PANELS = 6
+# Values of one data set that enter a density; of more, evenly spaced ones.
+MAX_VALUES = 2000
+# Whole numbers with at most so many different values are counted instead of smoothed.
+MAX_COUNTED = 25
+# At most so many values are shown one by one.
+MAX_EACH = 30
+MAX_LINES = 50
+# Points of a density.
+GRID = 160
+# What Stan programs call the replicates of y.
+SUFFIXES = ("_rep", "_pred", "_sim")
+
+
+def plot_predictive(
+    posterior_or_draws: Posterior | Mapping[str, Any],
+    observed: Mapping[str, Any] | None = None,
+    num: int = 200,
+    key: Any = 2,
+) -> Figure:
+    """Plot observed data over data replicated from the posterior predictive distribution.
+
+    Up to 30 values are shown one by one, with the 50 and 90 % intervals of their replicates; more of them as densities,
+    one line per replicate (of the first 50); whole numbers of few values as shares, with their 90 % intervals.
+
+    Args:
+        posterior_or_draws: a posterior with its model, or replicates by name, (num, *shape).
+        observed: the observed data by name; those of the posterior's model if None.
+        num: number of replicates of a posterior.
+        key: integer seed or `jax.random.key` of a posterior's replicates.
+    """
+    if isinstance(posterior_or_draws, Posterior):
+        draws = posterior_or_draws.predict(num=num, key=key)
+        model = posterior_or_draws.model
+        observed = observed or ({} if model is None else model.observed())
+    else:
+        draws = {name: np.asarray(value) for name, value in posterior_or_draws.items()}
+    pairs = match_replicates(observed or {}, draws)
+    if not pairs:
+        raise ArgumentError(
+            f"plot_predictive: no replicate has the name (or with one of {', '.join(SUFFIXES)}) and the shape of "
+            f"observed data. Observed: {_shapes(observed or {}, 0)}; replicated: {_shapes(draws, 1)}."
+        )
+    shown = list(pairs.items())[:MAX_PANELS]
+    columns = min(len(shown), 3)
+    rows = math.ceil(len(shown) / columns)
+    with house_style():
+        figure = Figure(figsize=(max(2.9 * columns, 5.2), 2.4 * rows + 0.4), layout="constrained")
+        grid = list(figure.subplots(rows, columns, squeeze=False).flat)
+        for axes, (name, (values, replicates)) in zip(grid, shown, strict=False):
+            if len(values) <= MAX_EACH:
+                _draw_each(axes, values, replicates)
+            elif _is_counted(values, replicates):
+                _draw_counts(axes, values, replicates)
+            else:
+                _draw_densities(axes, values, replicates[:MAX_LINES])
+            axes.set_title(name)
+        for axes in grid[len(shown) :]:
+            axes.remove()
+        handles = [
+            Line2D([], [], color=FIT, linewidth=1.6, label="replicated"),
+            Line2D([], [], color=REFERENCE, linewidth=1.6, label="observed"),
+        ]
+        figure.legend(handles=handles, loc="outside upper right", ncols=2)
+    return figure
+
+
+def match_replicates(
+    observed: Mapping[str, Any], draws: Mapping[str, np.ndarray]
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return observed values, (n,), with their replicates, (num, n), where names and shapes agree.
+
+    Values that are not finite (missing ones) are left out, and of very many only evenly spaced ones kept.
+    """
+    pairs = {}
+    for name, value in observed.items():
+        values = np.asarray(value)
+        found = next((draws[name + s] for s in ("", *SUFFIXES) if name + s in draws), None)
+        if found is None or values.dtype.kind not in "biuf" or values.size == 0 or found.shape[1:] != values.shape:
+            continue
+        flat, replicates = values.ravel().astype(np.float64), found.reshape(len(found), -1).astype(np.float64)
+        kept = np.flatnonzero(np.isfinite(flat) & np.all(np.isfinite(replicates), axis=0))
+        kept = kept[np.unique(np.linspace(0, len(kept) - 1, min(len(kept), MAX_VALUES)).astype(int))]
+        if len(kept):
+            pairs[name] = (flat[kept], replicates[:, kept])
+    return pairs
+
+
+def _shapes(values: Mapping[str, Any], skip: int) -> str:
+    return ", ".join(f"{name} {np.shape(value)[skip:]}" for name, value in values.items()) or "none"
+
+
+def _is_counted(values: np.ndarray, replicates: np.ndarray) -> bool:
+    """Tell whole numbers of few values; continuous data may be rounded to whole numbers, their replicates are not."""
+    whole = np.all(values == np.round(values)) and np.all(replicates == np.round(replicates))
+    return bool(whole) and len(np.unique(values)) <= MAX_COUNTED
+
+
+def _draw_each(axes: Axes, values: np.ndarray, replicates: np.ndarray) -> None:
+    places = np.arange(len(values))
+    for low, high, width in ((0.05, 0.95, 1.2), (0.25, 0.75, 4.0)):
+        axes.vlines(places, *np.quantile(replicates, (low, high), axis=0), color=FIT, linewidth=width, alpha=0.6)
+    axes.plot(places, values, "o", color=REFERENCE, markersize=4)
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    axes.set_xlim(-0.7, len(values) - 0.3)
+    axes.set_xlabel("observation")
+
+
+def _draw_counts(axes: Axes, values: np.ndarray, replicates: np.ndarray) -> None:
+    low, high = np.quantile(np.concatenate([values, replicates.ravel()]), (0.001, 0.999))
+    low, high = min(low, values.min()), max(high, values.max())
+    cells = np.arange(np.floor(low), np.ceil(high) + 1)
+    if len(cells) > 4 * MAX_COUNTED:  # a few values far apart
+        cells = np.unique(values)
+    shares = np.array([(replicates == cell).mean(axis=1) for cell in cells])
+    bottom, top = np.quantile(shares, (0.05, 0.95), axis=1)
+    axes.bar(cells, shares.mean(axis=1), width=0.8, color=FIT, alpha=0.2)
+    axes.vlines(cells, bottom, top, color=FIT, linewidth=2.4)
+    axes.plot(cells, [(values == cell).mean() for cell in cells], "o", color=REFERENCE, markersize=4)
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    axes.set_ylim(bottom=0.0)
+    axes.set_ylabel("share")
+
+
+def _draw_densities(axes: Axes, values: np.ndarray, replicates: np.ndarray) -> None:
+    alpha = min(0.5, max(0.1, 8.0 / len(replicates)))
+    curves = [_smooth(replicate) for replicate in replicates]
+    for grid, density in curves:
+        axes.plot(grid, density, color=FIT, alpha=alpha, linewidth=0.8)
+    grid, density = _smooth(values)
+    axes.plot(grid, density, color=REFERENCE, linewidth=1.6)
+    # A single wild replicate must not squeeze the rest.
+    low, high = np.quantile(replicates, (0.002, 0.998))
+    low, high = min(low, values.min()), max(high, values.max())
+    margin = 0.05 * (high - low) or 1.0
+    axes.set_xlim(low - margin, high + margin)
+    peak = np.quantile([curve.max() for _, curve in curves], 0.9)
+    axes.set_ylim(0.0, 1.15 * max(peak, density.max()))
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    hide_density_axis(axes)
+
+
+def _smooth(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Estimate a density that runs out at its ends: few values do not tell where a bound is."""
+    if np.ptp(values) <= 0.0:
+        return estimate_density(values)
+    grid, density, _ = array_stats.kde(values, bound_correction=False, extend=True, extend_fct=0.5, grid_len=GRID)
+    return grid, density

@@ -1,0 +1,141 @@
+"""What a report is made of: plain arrays and texts, from a posterior or from the files of a run."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from bernflow.diagnostics.verdict import Diagnostics
+from bernflow.errors import BernflowError
+from bernflow.flows.mixture import Mixture
+from bernflow.models.base import AbstractModel, Site
+from bernflow.models.stan import StanModel
+from bernflow.posterior import Posterior
+from bernflow.precision import use_precision
+
+NUM_REPLICATES = 200
+# As many as the verdict is made from, so that the picture of the weights shows what it saw.
+NUM_WEIGHTS = 20_000
+# Observed values times draws that are replicated at once.
+MAX_REPLICATED = 2**25
+REPLICATED_AT_ONCE = 1000
+# More derived numbers than this are left out: 4,000 draws of them would fill the memory.
+MAX_DERIVED = 5000
+
+
+@dataclass(frozen=True)
+class Material:
+    """All that a report shows.
+
+    Attributes:
+        diagnostics: verdict and figures.
+        draws: arrays of shape (num, *shape) by name, parameters and derived quantities.
+        sites: the parameters with shapes and supports.
+        history: "step", "elbo", "elbo_se" of the training.
+        settings: how the fit was made.
+        weighted: whether the draws are resampled by their importance weights.
+        log_weights: log weights of draws of q, or None where they are not known.
+        observed: observed data by name.
+        constants: other data by name.
+        replicates: draws of new observations by name.
+        dims: names of axes by quantity.
+        coords: labels along named axes.
+        first_index: what the first component of an array is counted as: 1 for Stan programs.
+        has_model: whether the model was at hand.
+        parts: weights of the parts of a mixture.
+        origin: where the fit comes from, in a reader's words: (what, value) each.
+        notes: what is missing, and why.
+    """
+
+    diagnostics: Diagnostics
+    draws: Mapping[str, np.ndarray]
+    sites: tuple[Site, ...]
+    history: Mapping[str, np.ndarray] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    weighted: bool = False
+    log_weights: Float[np.ndarray, " s"] | None = None
+    observed: Mapping[str, np.ndarray] = field(default_factory=dict)
+    constants: Mapping[str, np.ndarray] = field(default_factory=dict)
+    replicates: Mapping[str, np.ndarray] = field(default_factory=dict)
+    dims: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
+    coords: Mapping[str, Any] = field(default_factory=dict)
+    first_index: int = 0
+    has_model: bool = False
+    parts: tuple[float, ...] = ()
+    origin: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def gather(posterior: Posterior, num: int, key: Any, weighted: bool) -> Material:
+    """Draw and evaluate what a report shows of a posterior.
+
+    Args:
+        posterior: the fit; without its model there are no weights, no data and no derived quantities.
+        num: number of draws.
+        key: integer seed or `jax.random.key` of the draws.
+        weighted: resample them by Pareto-smoothed importance weights.
+    """
+    model, notes = posterior.model, []
+    extra: dict[str, Any] = {}
+    derived = True
+    if model is None:
+        notes.append(
+            "The model is not in the file of a saved posterior: weights, data and derived quantities are left out."
+        )
+    else:
+        num_derived = _count_derived(posterior, model)
+        derived = num_derived <= MAX_DERIVED
+        if not derived:
+            notes.append(f"The {num_derived:,} derived quantities are left out; post.draws() has them.")
+        with use_precision(posterior.precision):
+            extra = {
+                "observed": jax.tree.map(np.asarray, dict(model.observed())),
+                "constants": jax.tree.map(np.asarray, dict(model.constants())),
+                "dims": model.dims(),
+                "coords": model.coords(),
+                "first_index": int(isinstance(model, StanModel)),
+            }
+        extra["log_weights"] = posterior.log_weights(NUM_WEIGHTS, key)
+        extra["replicates"] = _replicate(posterior, extra["observed"], notes)
+    q = posterior.distribution
+    return Material(
+        diagnostics=posterior.diagnostics,
+        draws=posterior.draws(num, key, weighted, deterministic=derived),
+        sites=posterior.layout.sites,
+        history=posterior.history,
+        settings=posterior.settings,
+        weighted=weighted,
+        has_model=model is not None,
+        parts=tuple(np.exp(np.asarray(q.log_weights)).tolist()) if isinstance(q, Mixture) else (),
+        notes=tuple(notes),
+        **extra,
+    )
+
+
+def _count_derived(posterior: Posterior, model: AbstractModel) -> int:
+    """Count derived numbers per draw without computing them."""
+    with use_precision(posterior.precision):
+        x = jnp.zeros(posterior.layout.dim)
+        shapes = jax.eval_shape(lambda x: model.deterministic(posterior.layout.constrain(x)[0]), x)
+    return sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(shapes))
+
+
+def _replicate(posterior: Posterior, observed: Mapping[str, np.ndarray], notes: list[str]) -> dict[str, np.ndarray]:
+    """Draw new observations, where there are not too many and the model can."""
+    size = sum(value.size for value in observed.values())
+    if size == 0:
+        return {}
+    if size * REPLICATED_AT_ONCE > MAX_REPLICATED:
+        notes.append(f"The {size:,} observed values are too many to be replicated here; use post.predict().")
+        return {}
+    try:
+        return posterior.predict(num=NUM_REPLICATES)
+    except BernflowError as error:  # such a model cannot draw observations, or needs more than its own data for it
+        notes.append(f"No observations are replicated. {error}")
+    except Exception as error:  # predictions run the user's own code, whose failure must not cost the report
+        notes.append(f"No observations are replicated ({type(error).__name__}: {error}).")
+    return {}

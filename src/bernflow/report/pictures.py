@@ -1,0 +1,172 @@
+"""The pictures of a report, each with a caption and a text for those who cannot see it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from bernflow.diagnostics.importance import MIN_DRAWS, psis
+from bernflow.plots import plot_convergence, plot_pairs, plot_predictive, plot_weights
+from bernflow.plots.components import Panel
+from bernflow.plots.marginals import draw_marginal
+from bernflow.plots.predictive import match_replicates
+from bernflow.plots.style import house_style
+from bernflow.report.components import Component, fair_share, format_row, strongest_pairs, summarize
+from bernflow.report.material import Material
+from bernflow.report.svg import inline_svg
+from bernflow.report.wording import isolate
+
+MAX_MARGINALS = 24
+MAX_PAIRED = 5
+MAX_LABEL = 15
+NUM_POINTS = 1000
+# Inches; letters of a wider picture would get too small there.
+READABLE_ON_A_PHONE = (5.2, 3.3)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture: its SVG element, and a caption (plain text) below it."""
+
+    svg: str
+    caption: str
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """The pictures under one heading.
+
+    Attributes:
+        name: the id of the section.
+        title: its heading.
+        text: what is to be seen.
+        pictures: several small ones, or one.
+        failed: why there are none, if they could not be drawn.
+    """
+
+    name: str
+    title: str
+    text: str
+    pictures: Sequence[Picture] = ()
+    failed: str = ""
+
+    @property
+    def is_grid(self) -> bool:
+        """Tell small pictures, side by side."""
+        return self.name == "marginals"
+
+    @property
+    def is_wide(self) -> bool:
+        """Tell a picture of several panels, which a small screen scrolls rather than shrinks."""
+        return self.name in ("pairs", "predictive")
+
+
+def draw_galleries(material: Material, components: Sequence[Component]) -> list[Gallery]:
+    """Draw all that the material allows; a picture that fails leaves its reason in its place."""
+    parameters = [c for c in components if not c.derived]
+    kinds: list[tuple[str, str, Callable[[], Gallery | None]]] = [
+        ("marginals", "Marginals", lambda: _marginals(parameters)),
+        ("pairs", "Pairs", lambda: _pairs(parameters)),
+        ("training", "Training", lambda: _training(material)),
+        ("weights", "Importance weights", lambda: _weights(material)),
+        ("predictive", "Predictive check", lambda: _predictive(material)),
+    ]
+    galleries = []
+    for name, title, draw in kinds:
+        try:
+            # Names of a user's model are no formulas: a dollar sign is a dollar sign.
+            with rc_context({"text.parse_math": False}):
+                gallery = draw()
+        except Exception as error:  # one picture must not cost the page
+            gallery = Gallery(name, title, "", failed=f"{type(error).__name__}: {error}")
+        if gallery is not None:
+            galleries.append(gallery)
+    return galleries
+
+
+def _marginals(components: Sequence[Component]) -> Gallery | None:
+    finite = [c for c in components if np.all(np.isfinite(c.values))]
+    shown = fair_share(finite, MAX_MARGINALS)
+    pictures = []
+    for number, component in enumerate(shown):
+        row = format_row(summarize(component.values))
+        interval = f"median {row[3]}, 90 % interval {row[2]} to {row[4]}"
+        svg = inline_svg(_marginal(component), f"Density of {component.label}: {interval}.", f"m{number}")
+        pictures.append(Picture(svg, component.label))
+    text = "Density, median and central 90 % interval."
+    if len(components) > len(shown):
+        text += f" {len(shown)} of {len(components):,} components; post.plot(var_names=[...]) shows others."
+    return Gallery("marginals", "Marginals", text, pictures) if pictures else None
+
+
+def _marginal(component: Component) -> Figure:
+    with house_style():
+        figure = Figure(figsize=(2.5, 1.35))
+        axes = figure.add_axes((0.05, 0.2, 0.9, 0.78))
+        draw_marginal(axes, Panel(component.label, (), component.values))
+        axes.set_title("")
+    return figure
+
+
+def _pairs(components: Sequence[Component]) -> Gallery | None:
+    chosen, strongest, pair = strongest_pairs(components, MAX_PAIRED)
+    if len(chosen) < 2:
+        return None
+    draws = {str(i): component.values for i, component in enumerate(chosen)}
+    labels = [c.label if len(c.label) <= MAX_LABEL else f"{c.label[: MAX_LABEL - 1]}…" for c in chosen]
+    figure = plot_pairs(draws, labels=labels, num=NUM_POINTS)
+    found = f"The strongest rank correlation is {strongest:.2f}, of {isolate(pair[0])} and {isolate(pair[1])}."
+    alt = f"Clouds of draws with contours for all pairs of {', '.join(c.label for c in chosen)}. {found}"
+    picture = Picture(inline_svg(figure, alt, "pairs"), found)
+    which = "All components" if len(chosen) == len(components) else "The components with the strongest correlations"
+    return Gallery("pairs", "Pairs", f"{which}, with 50 % and 90 % highest-density contours.", [picture])
+
+
+def _training(material: Material) -> Gallery | None:
+    elbo, steps = (np.asarray(material.history.get(name, ())) for name in ("elbo", "step"))
+    if not len(elbo) or len(elbo) != len(steps):
+        return None
+    d = material.diagnostics
+    alt = f"ELBO from {elbo[0]:.4g} at step {steps[0]} to {elbo[-1]:.4g} at step {steps[-1]}."
+    text = "The evidence lower bound (ELBO) over the training steps, with two Monte Carlo standard errors."
+    if d.verdict != "poor":
+        alt += f" The log evidence is {d.log_evidence:.4g}."
+        text += " It approaches the log evidence from below; the distance is the Kullback-Leibler divergence in nats."
+    figure = plot_convergence(material)
+    figure.set_size_inches(*READABLE_ON_A_PHONE)
+    return Gallery("training", "Training", text, [Picture(inline_svg(figure, alt, "elbo"), "")])
+
+
+def _weights(material: Material) -> Gallery | None:
+    raw = material.log_weights
+    if raw is None:
+        return None
+    # Judged as weight zero, here as there.
+    raw = np.where(np.isnan(raw) | (raw == np.inf), -np.inf, raw)
+    if np.sum(raw > -np.inf) < MIN_DRAWS:
+        return None
+    text = (
+        f"How often the weights of {len(raw):,} fresh draws exceed a value. Every point is a draw of the tail, the "
+        "line the Pareto fit to them, whose shape is k-hat (of these draws; it varies from set to set). A tail that "
+        "falls more steeply than the dotted line is a good one."
+    )
+    alt = f"Share of draws with a larger weight, falling over the log weight; k-hat of the tail {psis(raw)[1]:.2f}."
+    figure = plot_weights(raw)
+    figure.set_size_inches(*READABLE_ON_A_PHONE)
+    return Gallery("weights", "Importance weights", text, [Picture(inline_svg(figure, alt, "weights"), "")])
+
+
+def _predictive(material: Material) -> Gallery | None:
+    names = list(match_replicates(material.observed, material.replicates))
+    if not names:
+        return None
+    figure = plot_predictive(material.replicates, material.observed)
+    num = len(next(iter(material.replicates.values())))
+    alt = f"Distribution of observed {', '.join(names)} over those of {num} replicated data sets."
+    text = (
+        "Observed data beside data that the fitted model makes (in color). Where they look different, the model misses "
+        "something, however good the fit."
+    )
+    return Gallery("predictive", "Predictive check", text, [Picture(inline_svg(figure, alt, "ppc"), "")])

@@ -1,0 +1,119 @@
+"""Supports, data and settings in words."""
+
+import html
+import json
+import re
+from typing import Any
+
+import numpy as np
+from numpyro.distributions.constraints import Constraint
+
+from bernflow.errors import ArgumentError
+from bernflow.posterior.supports import support_to_json
+
+UNKNOWN_SUPPORT = "depends on other parameters, or known only to the model"
+WORDS = {
+    "real": "real",
+    "real_vector": "real",
+    "real_matrix": "real",
+    "positive": "positive",
+    "softplus_positive": "positive",
+    "nonnegative": "not negative",
+    "unit_interval": "between 0 and 1",
+    "simplex": "simplex: positive, sum 1",
+    "ordered_vector": "increasing",
+    "positive_ordered_vector": "positive and increasing",
+    "corr_cholesky": "Cholesky factor of a correlation matrix",
+    "corr_matrix": "correlation matrix",
+    "lower_cholesky": "Cholesky factor of a covariance matrix",
+    "softplus_lower_cholesky": "Cholesky factor of a covariance matrix",
+    "positive_definite": "positive definite matrix",
+    "circular": "angle",
+    "zero_sum": "sum zero",
+}
+SETTINGS = {
+    "family": "Family",
+    "variant": "Variant",
+    "order": "Order of the polynomials",
+    "base": "Base noise",
+    "steps": "Training steps",
+    "num_particles": "Draws per step",
+    "restarts": "Starts",
+    "components": "Largest number of parts",
+    "precision": "Precision of the training",
+    "learning_rate": "Peak learning rate",
+    "interrupted": "Interrupted",
+    "num_skipped": "Steps skipped as not finite",
+    "wall_seconds": "Time",
+}
+
+
+def escape(text: str) -> str:
+    """Return a text as HTML, also inside of an attribute; control characters, which HTML forbids, are replaced."""
+    return html.escape(re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "\ufffd", text), quote=True)
+
+
+def isolate(text: str) -> str:
+    """Keep a name that is written from right to left from turning the sentence around it."""
+    return f"\u2068{text}\u2069"
+
+
+def describe_support(support: Constraint | None) -> str:
+    """Say in words where a parameter lives."""
+    if support is None:
+        return UNKNOWN_SUPPORT
+    try:
+        spec = support_to_json(support)
+    except ArgumentError:  # one that cannot be saved has a name all the same
+        return str(support)
+    while spec is not None and spec["kind"] == "independent":
+        spec = spec["base"]
+    if spec is None:
+        return UNKNOWN_SUPPORT
+    kind = spec["kind"]
+    low, high = (_bound(spec.get(name)) for name in ("lower_bound", "upper_bound"))
+    if kind.startswith("greater_than"):
+        return f"above {low}"
+    if kind.startswith("less_than"):
+        return f"below {high}"
+    if low and high:
+        return f"between {low} and {high}"
+    return WORDS.get(kind, kind.replace("_", " "))
+
+
+def _bound(value: float | list | None) -> str:
+    if value is None:
+        return ""
+    return "a bound per component" if isinstance(value, list) else f"{value:g}"
+
+
+def describe_values(values: np.ndarray) -> tuple[str, str]:
+    """Return the type and the range of data."""
+    kind = str(values.dtype)
+    if values.dtype.kind not in "biuf" or values.size == 0:
+        return kind, ""
+    finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values
+    missing = values.size - finite.size
+    note = f"; {missing:,} not finite" if missing else ""
+    if not finite.size:
+        return kind, note.removeprefix("; ")
+    low, high = finite.min(), finite.max()
+    if values.size == 1:
+        return kind, f"{low:.6g}{note}"
+    return kind, f"{low:.4g} to {high:.4g}, mean {finite.mean(dtype=np.float64):.4g}{note}"
+
+
+def words_of_setting(name: str, value: Any) -> tuple[str, str]:
+    """Return name and value of a setting; an empty text where there is nothing to say."""
+    label = SETTINGS.get(name, name.replace("_", " "))
+    if value is None or value == "":
+        return label, ""
+    if name == "wall_seconds":
+        return label, f"{value:.1f} s"
+    if isinstance(value, bool):
+        return label, "yes" if value else "no"
+    if isinstance(value, int):
+        return label, f"{value:,}"
+    if isinstance(value, float):
+        return label, f"{value:g}"
+    return label, value if isinstance(value, str) else json.dumps(value, default=str)

@@ -1,0 +1,185 @@
+"""Components, advice, wording and pictures, each by itself."""
+
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from numpyro.distributions import constraints
+
+from bernflow.report.advice import EXACT, MORE_MODES, advise, still_rising
+from bernflow.report.components import (
+    Component,
+    fair_share,
+    format_row,
+    list_components,
+    strongest_pairs,
+    summarize,
+)
+from bernflow.report.svg import inline_svg
+from bernflow.report.wording import describe_support, describe_values, escape, words_of_setting
+
+RNG = np.random.default_rng(0)
+
+
+def component(label, values=None, name=None):
+    return Component(label, name or label.split("[")[0], False, RNG.normal(size=50) if values is None else values)
+
+
+def test_labels_use_coordinates_where_the_model_gives_them():
+    draws = {"twice": np.zeros((5, 2)), "b": np.zeros((5, 2, 2)), "tau": np.zeros(5)}
+    found = list(list_components(draws, ["tau", "b"], {"b": ("school", None)}, {"school": ["A", "B"]}, first_index=1))
+    assert [c.label for c in found] == ["b[A, 1]", "b[A, 2]", "b[B, 1]", "b[B, 2]", "tau", "twice[1]", "twice[2]"]
+    assert [c.derived for c in found] == [False] * 5 + [True] * 2
+    # Labels of another length are not those of this axis.
+    other = list_components({"b": np.zeros((5, 3))}, ["b"], {"b": ("school",)}, {"school": ["A", "B"]})
+    assert [c.label for c in other] == ["b[0]", "b[1]", "b[2]"]
+
+
+def test_summaries_survive_what_is_not_finite():
+    assert summarize(np.array([1.0, 2.0, 3.0]))[:2] == (2.0, 1.0)
+    assert np.isnan(summarize(np.array([np.nan, 1.0]))[0])
+    assert np.isnan(summarize(np.array([np.inf, -np.inf]))[1])
+    assert np.isnan(summarize(np.array([1.0]))[1])
+
+
+@pytest.mark.parametrize(
+    ("values", "texts"),
+    [
+        ([0.004, 0.999, -1.6], ["0.00", "1.00", "-1.60"]),
+        ([-0.004, 1.001, -1.6], ["0.00", "1.00", "-1.60"]),  # no negative zero
+        ([1234.5678, 0.0123, 1234.5], ["1234.5678", "0.0123", "1234.5000"]),
+        ([12345.678, 890.0, 1.0], ["12346", "890", "1"]),
+        ([1.5e9, 2.5e7, 0.0], ["1.5e+09", "2.5e+07", "0"]),
+        ([1e-12, 2e-12, 0.0], ["1e-12", "2e-12", "0"]),
+        ([3.0, 0.0, 3.0], ["3", "0", "3"]),
+        ([np.nan, np.nan, np.inf], ["nan", "nan", "inf"]),
+    ],
+)
+def test_numbers_have_the_decimals_that_their_sd_makes_meaningful(values, texts):
+    assert format_row(values) == texts
+
+
+def test_every_quantity_has_a_share():
+    components = [component(f"b[{i}]") for i in range(10)] + [component("tau"), component("c[0]"), component("c[1]")]
+    assert [c.label for c in fair_share(components, 5)] == ["b[0]", "b[1]", "tau", "c[0]", "c[1]"]
+    assert fair_share(components, 100) == components
+
+
+def test_pairs_are_those_of_the_strongest_correlations():
+    x, noise = RNG.normal(size=(2, 500))
+    components = [
+        component("a"),
+        component("x", x),
+        component("constant", np.ones(500)),
+        component("bad", np.full(500, np.nan)),
+        component("y", -np.exp(x) + 1e-3 * noise),
+    ]
+    components[0] = component("a", RNG.normal(size=500))
+    chosen, strongest, labels = strongest_pairs(components, 2)
+    assert [c.label for c in chosen] == ["x", "y"]
+    assert labels == ("x", "y")
+    assert strongest < -0.99
+    assert strongest_pairs(components[:1], 5)[0] == []
+
+
+def test_advice_follows_the_verdict(material):
+    good = material()
+    assert advise(good) == ["Use `post.draws()` as they are.", MORE_MODES]
+    assert len(advise(material(restarts=8))) == 1
+    usable = material(log_weights=0.4 * RNG.normal(size=4000))
+    assert usable.diagnostics.verdict == "usable"
+    first, *others, last = advise(usable)
+    assert first.startswith("Use `post.draws(weighted=True)`, on the command line `--resample`")
+    assert last == EXACT
+    assert any("`post.refine()`" in sentence for sentence in others)
+    weighted = dataclasses.replace(usable, weighted=True)
+    assert advise(weighted)[0] == "Use these draws, which are corrected by their importance weights."
+    tails = dataclasses.replace(
+        usable, diagnostics=dataclasses.replace(usable.diagnostics, khat=0.9, ess_fraction=0.95)
+    )
+    assert "Do not trust probabilities of far tails" in advise(tails)[0]
+    assert any('base="logistic"' in sentence for sentence in advise(tails))
+
+
+def test_advice_of_a_poor_fit_names_its_causes(material):
+    poor = material(log_weights=3.0 * RNG.normal(size=4000), family="gaussian", interrupted=True)
+    bad = dataclasses.replace(poor.diagnostics, missing_mass=0.3, num_nonfinite=12)
+    text = " ".join(advise(dataclasses.replace(poor, diagnostics=bad)))
+    for part in (
+        "Do not use these draws",
+        "components=2",
+        "zero or not a number at 12 of 4,000 draws",
+        "The training was interrupted: `post.refine()`",
+        "The family 'gaussian' is a simple one",
+        "`restarts=8`",
+    ):
+        assert part in text
+    # A mixture cannot be refined.
+    mixed = dataclasses.replace(poor, parts=(0.5, 0.5), settings={"family": "bernstein"})
+    assert "refine" not in " ".join(advise(mixed))
+
+
+def test_an_elbo_that_still_rises_is_seen(material):
+    def trained(elbo, error=0.01):
+        return dataclasses.replace(material(), history={"elbo": elbo, "elbo_se": np.full(len(elbo), error)})
+
+    assert still_rising(trained(np.linspace(-9, -5, 100)))
+    assert not still_rising(trained(np.linspace(-9, -5, 100), error=10.0))
+    assert not still_rising(trained(np.full(100, -5.0)))
+    assert not still_rising(trained(np.array([])))
+
+
+@pytest.mark.parametrize(
+    ("support", "words"),
+    [
+        (None, "depends on other parameters, or known only to the model"),
+        (constraints.real, "real"),
+        (constraints.independent(constraints.positive, 1), "positive"),
+        (constraints.interval(0.0, 2.5), "between 0 and 2.5"),
+        (constraints.greater_than(1.0), "above 1"),
+        (constraints.less_than(np.zeros(2)), "below a bound per component"),
+        (constraints.simplex, "simplex: positive, sum 1"),
+        (constraints.l1_ball, "l1 ball"),
+        (constraints.multinomial(3), str(constraints.multinomial(3))),
+    ],
+)
+def test_supports_in_words(support, words):
+    assert describe_support(support) == words
+
+
+def test_values_and_settings_in_words():
+    assert describe_values(np.array([1.0, np.nan, 3.0, 2.0])) == ("float64", "1 to 3, mean 2; 1 not finite")
+    assert describe_values(np.array(7)) == ("int64", "7")
+    assert describe_values(np.array([np.nan])) == ("float64", "1 not finite")
+    assert describe_values(np.array(["a"]))[1] == ""
+    assert words_of_setting("wall_seconds", 61.26) == ("Time", "61.3 s")
+    assert words_of_setting("own_choice", [1, 2]) == ("own choice", "[1, 2]")
+    assert words_of_setting("order", None) == ("Order of the polynomials", "")
+    assert escape("<a b='c\x1f'>") == "&lt;a b=&#x27;c\ufffd&#x27;&gt;"
+
+
+def test_pictures_follow_the_colors_of_the_page_and_share_no_ids():
+    def picture(prefix):
+        figure = Figure(figsize=(2, 1))
+        axes = figure.subplots()
+        axes.plot([0, 1], [0, 1 / 3], color="#0072B2")
+        axes.set_title("--> <b>")
+        figure.suptitle("heading")
+        return inline_svg(figure, 'say "it"', prefix)
+
+    one, other = picture("p1"), picture("p2")
+    assert one.startswith(
+        '<svg role="img" aria-label="say &quot;it&quot;" viewBox="0 0 144 72" style="max-width:192px">'
+    )
+    assert one.endswith("</svg>")
+    assert "var(--fit)" in one
+    assert "#0072b2" not in one.lower()
+    for absent in ("<!--", "<metadata", "<style", "xmlns", "://", "<b>"):
+        assert absent not in one
+    ids = [set(re.findall(r'id="([^"]*)"', svg)) for svg in (one, other)]
+    assert ids[0]
+    assert not ids[0] & ids[1]
+    assert one == picture("p1")
+    assert "heading" not in one
