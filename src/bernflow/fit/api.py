@@ -99,6 +99,12 @@ def fit(
     start_key, flow_key, train_key = jax.random.split(as_key(key), 3)
     with use_precision(settings.precision):
         accepted = as_model(model, model_args, model_kwargs or {})
+        if batch_size is not None and not isinstance(accepted, AbstractJointModel):
+            raise ArgumentError(
+                f"batch_size={batch_size}: a {type(accepted).__name__} is not made of rows that could be taken in "
+                "batches. Leave it out, or give a bf.Model, a NumPyro model with numpyro.plate(..., subsample_size=), "
+                "or a PyMC model with pm.Minibatch."
+            )
         if isinstance(accepted, AbstractJointModel) and is_joint(accepted, batch_size):
             return fit_jointly(accepted, settings, as_key(key), batch_size, progress, began, refine)
         target = Target(accepted)

@@ -87,6 +87,9 @@ def test_a_batch_without_rows_is_refused():
         bf.fit(model, batch_size=1, progress=False)
     with pytest.raises(ArgumentError, match="batch_size=0: expected a whole number of at least 1"):
         bf.fit(regression(), batch_size=0, progress=False)
+    density = bf.from_log_density(lambda x: -(x**2), init=0.0)
+    with pytest.raises(ArgumentError, match="batch_size=4: a LogDensityModel is not made of rows"):
+        bf.fit(density, batch_size=4, progress=False)
 
 
 def test_a_parameter_per_row_is_refused_in_batches():
