@@ -29,8 +29,8 @@ NOTES = (
     f"A column agrees where its mean and standard deviation are within {NUM_ERRORS:g} combined Monte Carlo standard "
     f"errors plus {TOLERANCE:g} sd; a posterior agrees where all columns do, and otherwise the columns that do not are "
     "named. Weighted draws count as independent, which they nearly are where the ESS fraction is above 0.25.",
-    "Seconds of one fit with all compilation: wall time, then processor time. The machine was shared, so that wall time "
-    "is rough.",
+    "Seconds of one fit with all compilation: wall time, then processor time. The machine was shared, so wall time is "
+    "rough. Compiling a Stan program is not part of it.",
 )
 
 

@@ -45,11 +45,12 @@ def describe(agreement):
 def line(record):
     """Put one record into a line."""
     found = record["unweighted"]
+    mean, sd = found["worst_mean"], found["worst_sd"]
+    outcome = "agrees" if found["agrees"] else "fails in " + ", ".join(found["failing"])
     return (
         f"{record['verdict']}, k-hat {record['khat']:.2f}, ESS {record['ess_fraction']:.4f}, worst mean "
-        f"{found['worst_mean']['error']:+.3f} ({found['worst_mean']['name']}), worst sd "
-        f"{found['worst_sd']['error']:+.3f} ({found['worst_sd']['name']}), "
-        f"{'agrees' if found['agrees'] else 'fails in ' + ', '.join(found['failing'])}, {record['seconds']:.0f} s ({record['cpu_seconds']:.0f} s of processor)"
+        f"{mean['error']:+.3f} ({mean['name']}), worst sd {sd['error']:+.3f} ({sd['name']}), {outcome}, "
+        f"{record['seconds']:.0f} s ({record['cpu_seconds']:.0f} s of processor)"
     )
 
 

@@ -30,7 +30,6 @@ RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 ALLOWED_UPWARD = {
     ("posterior/posterior.py", "plot", "plots"),
     ("posterior/posterior.py", "report", "report"),
-    ("posterior/posterior.py", "to_nuts", "fit"),
     ("semistructured/estimator.py", "plot", "plots"),
 }
 MAX_LINES = 500

@@ -386,9 +386,9 @@ def empirical_bayes(y):
 def test_parameters_of_the_model_are_trained_too():
     # Maximum likelihood of the prior's variance: mean of y^2 minus the variance of the noise.
     y = np.array([2.0, -1.0, 3.0], dtype=np.float32)
-    guide = AutoBernstein(empirical_bayes, path_gradient=True)
+    guide = AutoBernstein(empirical_bayes, init_loc_fn=init_to_median)
     params = train(guide, empirical_bayes, y, steps=500, num_particles=4)
-    assert params["prior_scale"] == pytest.approx(np.sqrt(np.mean(y**2) - 0.01), rel=0.02)
+    assert params["prior_scale"] == pytest.approx(np.sqrt(np.mean(y**2) - 0.01), rel=0.05)
     assert set(guide.sample_posterior(jax.random.key(0), params)) == {"theta"}
 
 

@@ -23,7 +23,9 @@ from bernflow.target import Layout
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 SECONDS = 60.0
 # A browser expects its pipes at the descriptors 3 and 4.
-LAUNCH = "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4); os.execv(sys.argv[3], sys.argv[3:])"
+LAUNCH = (
+    "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4); os.execv(sys.argv[3], sys.argv[3:])"
+)
 EVIL = "<script>document.title = 'run'</script>"
 
 
@@ -71,14 +73,15 @@ class Browser:
             ready, _, _ = select.select([self._read], [], [], max(0.0, end - time.monotonic()))
             if not ready:
                 raise TimeoutError("the browser does not answer")
-            self._buffer += os.read(self._read, 1 << 16)
+            content = os.read(self._read, 1 << 16)
+            if not content:
+                raise BrokenPipeError("the browser has ended")
+            self._buffer += content
         message, _, self._buffer = self._buffer.partition(b"\0")
         return json.loads(message)
 
     def open(self, path, width=1200, height=900, dark=False, mobile=False):
-        self.send(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile
-        )
+        self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.send("Emulation.setEmulatedMedia", features=[scheme])
         self.events.clear()
@@ -123,3 +126,149 @@ def _at_least(number, descriptor):
     copy = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, number)
     os.close(descriptor)
     return copy
+
+
+class Gaussian(AbstractDistribution):
+    dim: int
+
+    def sample_and_log_prob(self, key, num):
+        x = jax.random.normal(key, (num, self.dim))
+        return x, self.log_prob(x)
+
+    def log_prob(self, x):
+        return jax.scipy.stats.norm.logpdf(x).sum(axis=-1)
+
+    def recipe(self):
+        return {}
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    program = next((path for path in map(shutil.which, NAMES) if path), None)
+    if program is None:
+        pytest.skip(f"no browser: none of {', '.join(NAMES)} is installed")
+    try:
+        page = Browser(program, tmp_path_factory.mktemp("profile"))
+    except (OSError, TimeoutError) as error:
+        pytest.skip(f"{program} cannot be started ({error})")
+    yield page
+    page.close()
+
+
+@pytest.fixture(scope="module")
+def post():
+    sites = (
+        Site("tau", (), constraints.positive),
+        Site("b", (120,), constraints.real),
+        Site(EVIL, (), constraints.real),
+    )
+    layout = Layout(sites)
+    history = {"step": np.arange(1, 41), "elbo": -np.exp(-np.arange(40.0)), "elbo_se": np.full(40, 0.1)}
+    log_weights = np.random.default_rng(0).normal(size=4000) * 0.4
+    return Posterior(Gaussian(layout.dim), layout, None, judge(log_weights), history, {"family": "bernstein"})
+
+
+@pytest.fixture(scope="module")
+def report(post, tmp_path_factory):
+    return post.report(tmp_path_factory.mktemp("page") / "report.html", num=500, title="A report")
+
+
+def column(browser, number):
+    return browser.ask(
+        f"[...document.querySelectorAll('#parameters tbody tr')].map(r => r.cells[{number}].textContent)"
+    )
+
+
+def click(browser, selector):
+    browser.ask(f"document.querySelector({selector!r}).click()")
+
+
+def test_page_loads_alone_and_runs_no_foreign_script(browser, report):
+    browser.open(report)
+    assert browser.complaints() == []
+    assert browser.ask("document.title") == "A report"
+    assert EVIL in browser.ask("document.body.innerText")
+    sizes = browser.ask(
+        "[...document.querySelectorAll('figure svg')].map(s => [s.getBBox().width, s.getBoundingClientRect().height])"
+    )
+    assert len(sizes) == 24 + 2
+    assert min(min(size) for size in sizes) > 20
+    # The picture inside of a picture: the clouds of the pairs.
+    assert browser.ask("document.querySelectorAll('svg image').length") > 0
+
+
+def test_table_sorts_filters_and_has_pages(browser, report):
+    browser.open(report)
+    assert browser.ask("document.getElementById('shown').textContent") == "Rows 1 to 50 of 122"
+    assert column(browser, 0)[:2] == ["tau", "b[0]"]
+    click(browser, "th:nth-child(2) button")
+    first = [float(text) for text in column(browser, 1)]
+    click(browser, "#next")
+    second = [float(text) for text in column(browser, 1)]
+    assert len(first) == len(second) == 50
+    assert first + second == sorted(first + second)
+    assert browser.ask("document.querySelector('th:nth-child(2)').getAttribute('aria-sort')") == "ascending"
+    click(browser, "th:nth-child(2) button")
+    assert float(column(browser, 1)[0]) == max(float(column(browser, 1)[0]), *second)
+    assert browser.ask("document.querySelector('th:nth-child(2)').getAttribute('aria-sort')") == "descending"
+    click(browser, "th:nth-child(1) button")
+    assert column(browser, 0)[1:5] == ["b[0]", "b[1]", "b[2]", "b[3]"]  # as people count, not b[10] after b[1]
+    click(browser, "#everything")
+    assert len(column(browser, 0)) == 122
+    browser.ask("{const i = document.getElementById('filter'); i.value = 'B[11'; i.dispatchEvent(new Event('input'))}")
+    assert column(browser, 0) == ["b[11]", *(f"b[{i}]" for i in range(110, 120))]
+    assert browser.ask("document.getElementById('shown').textContent") == "Rows 1 to 11 of 11 (122 without filter)"
+    assert browser.complaints() == []
+
+
+def test_table_sorts_by_keyboard_with_a_visible_focus(browser, report):
+    browser.open(report)
+    browser.ask("document.getElementById('filter').focus()")
+    for _ in range(12):
+        browser.press("Tab", 9)
+        if browser.ask("document.activeElement.textContent") == "sd":
+            break
+    assert browser.ask("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    browser.press("Enter", 13)
+    values = [float(text) for text in column(browser, 2)]
+    assert values == sorted(values)
+    assert browser.ask("document.querySelector('th:nth-child(3)').getAttribute('aria-sort')") == "ascending"
+
+
+@pytest.mark.parametrize("width", [320, 390, 768])
+def test_nothing_is_cut_off_on_small_screens(browser, report, width):
+    browser.open(report, width=width, height=800, mobile=True)
+    assert browser.ask("document.documentElement.scrollWidth") <= width
+    assert browser.ask("document.querySelector('.grid svg').getBoundingClientRect().width") > 100
+
+
+def test_dark_pages_and_printed_ones(browser, report):
+    colors = "[document.body, document.querySelector('figure svg')].map(e => getComputedStyle(e))"
+    browser.open(report, dark=True)
+    assert browser.ask(f"{colors}.map(s => s.backgroundColor)[0]") == "rgb(22, 23, 26)"
+    assert browser.ask(f"{colors}.map(s => s.fill)[1]") == "rgb(232, 232, 234)"
+    browser.send("Emulation.setEmulatedMedia", media="print")
+    assert browser.ask(f"{colors}.map(s => s.backgroundColor)[0]") == "rgb(255, 255, 255)"
+    assert browser.ask("getComputedStyle(document.querySelector('nav')).display") == "none"
+    browser.send("Emulation.setEmulatedMedia", media="")
+
+
+def test_without_scripts_everything_is_there(browser, report):
+    browser.send("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        browser.open(report)
+        assert len(column(browser, 0)) == 122
+        assert browser.ask("getComputedStyle(document.querySelector('.controls')).display") == "none"
+    finally:
+        browser.send("Emulation.setScriptExecutionDisabled", value=False)
+
+
+def test_what_a_notebook_shows(browser, post, tmp_path):
+    page = tmp_path / "notebook.html"
+    page.write_text(f"<!doctype html><meta charset='utf-8'><title>A notebook</title>{post._repr_html_()}")
+    browser.open(page)
+    assert browser.complaints() == []
+    assert browser.ask("document.title") == "A notebook"
+    shown = browser.ask("document.body.innerText")
+    assert "▲ Usable" in shown
+    assert "... and 112 more" in shown

@@ -22,6 +22,8 @@ from bernflow.models.stan.cache import VARIABLE, default_folder, find_problem
 from bernflow.models.stan.toolchain import find_compiler, find_stanc
 from bernflow.precision import resolve_precision
 
+# Its attributes are made when jax is imported, so that no type checker knows them.
+CONFIG: Any = jax.config
 SECONDS = 30
 WIDTH = 16
 
@@ -99,9 +101,9 @@ def _jax() -> dict[str, Any]:
     return {
         "devices": devices,
         "problem": problem,
-        "x64": bool(jax.config.jax_enable_x64),
+        "x64": bool(CONFIG.jax_enable_x64),
         "fit_precision": resolve_precision(None),
-        "compilation_cache": jax.config.jax_compilation_cache_dir,
+        "compilation_cache": CONFIG.jax_compilation_cache_dir,
     }
 
 
@@ -126,7 +128,7 @@ def _folders() -> list[dict[str, Any]]:
         folders = [_folder(use, stan, VARIABLE, find_problem(stan) if stan.is_dir() else None)]
     except (OSError, RuntimeError) as error:  # RuntimeError: nobody knows where the home folder is
         folders = [_no_folder(use, VARIABLE, str(error))]
-    compiled = jax.config.jax_compilation_cache_dir
+    compiled = CONFIG.jax_compilation_cache_dir
     if compiled and "://" not in compiled:
         folders.append(_folder("compiled JAX functions", Path(compiled), "JAX_COMPILATION_CACHE_DIR", None))
     return folders

@@ -195,9 +195,9 @@ COMMAND = Command(
     summary="fit a Stan or NumPyro model to a JSON file",
     description=(
         "Fit a model, print the posterior with its verdict, and write a folder with the draws (draws.csv in CmdStan's "
-        "layout, draws.nc for ArviZ), summary.csv, diagnostics.json, posterior.bernflow (read it with bernflow.load) "
-        "and run.json, which says where all that comes from. Ctrl-C ends the training: what was fitted so far is "
-        "judged and written; a second Ctrl-C stops at once."
+        "layout, draws.nc for ArviZ), summary.csv, diagnostics.json, report.html, posterior.bernflow (read it with "
+        "bernflow.load) and run.json, which says where all that comes from. Ctrl-C ends the training: what was "
+        "fitted so far is judged and written; a second Ctrl-C stops at once."
     ),
     add_arguments=add_arguments,
     run=run,

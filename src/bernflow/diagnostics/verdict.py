@@ -184,7 +184,8 @@ def _judge_weights(raw: np.ndarray, khat: float, ess: float, ess_se: float) -> t
     if any(khat <= highest and ess >= least for highest, least in BULK_LIMITS):
         return "usable", (
             "the bulk is accurate but the far tails are not: trust means of bounded quantities and central "
-            "intervals, not tail probabilities; post.refine() or a heavier base may mend the tails."
+            "intervals, not tail probabilities; post.refine() or a heavier base may mend the tails, and "
+            "post.to_nuts() gives exact draws."
         )
     if ess >= USABLE_ESS:
         return "poor", (

@@ -32,13 +32,12 @@ def plot_weights(posterior_or_log_weights: Posterior | ArrayLike, num: int = 20_
     """
     heading = None
     if isinstance(posterior_or_log_weights, Posterior):
-        raw = posterior_or_log_weights.log_weights(num, key)
+        found = posterior_or_log_weights.log_weights(num, key)
         # Judged as weight zero, here as there.
-        raw = np.where(np.isnan(raw) | (raw == np.inf), -np.inf, raw)
+        raw = np.where(np.isnan(found) | (found == np.inf), -np.inf, found)
         heading = verdict_title(posterior_or_log_weights.diagnostics)
     else:
-        raw = posterior_or_log_weights
-    raw = check_log_weights(raw)
+        raw = check_log_weights(posterior_or_log_weights)
     if np.sum(raw > -np.inf) < MIN_DRAWS:
         raise ArgumentError(
             f"plot_weights: {np.sum(raw > -np.inf)} of {raw.size} draws have a positive weight: expected at least "

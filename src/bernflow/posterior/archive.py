@@ -126,7 +126,8 @@ def _parse(manifest: dict[str, Any], members: dict[str, bytes]) -> Record:
         Site(str(s["name"]), tuple(map(int, s["shape"])), support_from_json(s["support"])) for s in manifest["sites"]
     )
     history = {str(name): to_array(members[file]) for name, file in manifest["history"].items()}
-    settings = {"precision": str(manifest["precision"])} | dict(manifest["settings"])
+    settings = dict(manifest["settings"])
+    settings.setdefault("precision", str(manifest["precision"]))
     return Record(sites, Diagnostics(**manifest["diagnostics"]), history, settings)
 
 

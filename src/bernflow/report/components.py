@@ -60,8 +60,9 @@ def _axis_marks(
     for axis, size in enumerate(shape):
         name = dims[axis] if len(dims) == len(shape) else None
         labels = coords.get(name) if name is not None else None
-        known = labels is not None and len(labels) == size
-        marks.append([str(label) for label in labels] if known else [str(i + first) for i in range(size)])
+        if labels is None or len(labels) != size:
+            labels = range(first, first + size)
+        marks.append([str(label) for label in labels])
     return marks
 
 
@@ -113,7 +114,7 @@ def strongest_pairs(components: Sequence[Component], limit: int) -> tuple[list[C
     if len(varying) < 2:
         return [], 0.0, ("", "")
     ranks = np.stack([np.argsort(np.argsort(c.values)) for c in varying]).astype(np.float64)
-    correlation = np.corrcoef(ranks)
+    correlation = np.atleast_2d(np.corrcoef(ranks))
     rows, columns = np.triu_indices(len(varying), 1)
     order = np.argsort(-np.abs(correlation[rows, columns]), kind="stable")
     chosen: dict[int, None] = {}

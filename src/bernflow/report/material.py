@@ -12,7 +12,7 @@ from jaxtyping import Float
 from bernflow.diagnostics.verdict import Diagnostics
 from bernflow.errors import BernflowError
 from bernflow.flows.mixture import Mixture
-from bernflow.models.base import AbstractModel, Site
+from bernflow.models.base import AbstractMappedModel, AbstractModel, Site
 from bernflow.models.stan import StanModel
 from bernflow.posterior import Posterior
 from bernflow.precision import use_precision
@@ -42,6 +42,7 @@ class Material:
         observed: observed data by name.
         constants: other data by name.
         replicates: draws of new observations by name.
+        scales: names of parameters that are bounded below, where the model does not tell more of their supports.
         dims: names of axes by quantity.
         coords: labels along named axes.
         first_index: what the first component of an array is counted as: 1 for Stan programs.
@@ -61,6 +62,7 @@ class Material:
     observed: Mapping[str, np.ndarray] = field(default_factory=dict)
     constants: Mapping[str, np.ndarray] = field(default_factory=dict)
     replicates: Mapping[str, np.ndarray] = field(default_factory=dict)
+    scales: frozenset[str] = frozenset()
     dims: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
     coords: Mapping[str, Any] = field(default_factory=dict)
     first_index: int = 0
@@ -99,6 +101,9 @@ def gather(posterior: Posterior, num: int, key: Any, weighted: bool) -> Material
                 "coords": model.coords(),
                 "first_index": int(isinstance(model, StanModel)),
             }
+        if isinstance(model, AbstractMappedModel):
+            scales = zip(model.sites, model.scales(), strict=True)
+            extra["scales"] = frozenset(site.name for site, is_scale in scales if is_scale)
         extra["log_weights"] = posterior.log_weights(NUM_WEIGHTS, key)
         extra["replicates"] = _replicate(posterior, extra["observed"], notes)
     q = posterior.distribution

@@ -72,7 +72,7 @@ def table_section(material: Material, components: Sequence[Component], total: in
     )
     caption = f"Mean, standard deviation and quantiles of {num:,} draws"
     caption += ", resampled by their importance weights." if material.weighted else "."
-    if any(value.ndim > 1 for value in material.draws.values()):
+    if any(re.search(r"[\[ ]\d+[,\]]", c.label) for c in components):
         caption += f" Indices count from {material.first_index}."
     if total > len(components):
         caption += f" The first {len(components):,} of {total:,} components; post.summary() has all."
@@ -111,7 +111,14 @@ def gallery_section(gallery: Gallery) -> str:
 def model_section(material: Material) -> str:
     """Describe parameters, derived quantities and data: names, shapes, supports."""
     dims = material.dims
-    sites = [(s.name, _shape(s.shape, dims.get(s.name, ())), describe_support(s.support)) for s in material.sites]
+    sites = [
+        (
+            site.name,
+            _shape(site.shape, dims.get(site.name, ())),
+            "bounded below" if site.name in material.scales else describe_support(site.support),
+        )
+        for site in material.sites
+    ]
     parts = [_table("Parameters", ("Name", "Shape", "Support"), sites)]
     known = {s.name for s in material.sites}
     derived = [(n, _shape(v.shape[1:], dims.get(n, ()))) for n, v in material.draws.items() if n not in known]

@@ -63,8 +63,7 @@ def clean_svg(source: str, alt: str, prefix: str) -> str:
         body = re.sub(re.escape(color), f"var({variable})", body, flags=re.IGNORECASE)
     width = float(box[1].split()[2]) / POINTS_PER_PIXEL
     return (
-        f'<svg role="img" aria-label="{escape(alt)}" viewBox="{box[1]}" style="max-width:{width:.0f}px">'
-        f"{body.strip()}"
+        f'<svg role="img" aria-label="{escape(alt)}" viewBox="{box[1]}" style="max-width:{width:.0f}px">{body.strip()}'
     )
 
 

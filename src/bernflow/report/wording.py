@@ -11,7 +11,8 @@ from numpyro.distributions.constraints import Constraint
 from bernflow.errors import ArgumentError
 from bernflow.posterior.supports import support_to_json
 
-UNKNOWN_SUPPORT = "depends on other parameters, or known only to the model"
+# Of a support that depends on other parameters, or that a Stan program or PyMC keeps to itself.
+UNKNOWN_SUPPORT = "as the model declares"
 WORDS = {
     "real": "real",
     "real_vector": "real",

@@ -127,7 +127,7 @@ def write_run(
         if ZARR in formats:
             # Version 2 is what every reader knows, consolidated metadata included.
             tree.to_zarr(fresh / "draws.zarr", zarr_format=2)
-        _write_report(posterior, fresh / REPORT, notes)
+        _write_report(posterior, fresh / REPORT, num, weighted, notes)
         manifest["files"] = sorted([*os.listdir(fresh), MANIFEST])
         (fresh / MANIFEST).write_text(json_text(manifest), encoding="utf-8")
 
@@ -197,12 +197,10 @@ def _csv_settings(posterior: Posterior, manifest: Mapping[str, Any]) -> dict[str
     }
 
 
-def _write_report(posterior: Posterior, path: Path, notes: list[str]) -> None:
-    report = getattr(posterior, "report", None)
-    if report is None:
-        return
+def _write_report(posterior: Posterior, path: Path, num: int, weighted: bool, notes: list[str]) -> None:
+    """Write the page, of the same draws as the other files."""
     try:
-        report(path)
+        posterior.report(path, num=num, weighted=weighted)
     except Exception as error:  # a picture that cannot be drawn must not cost the fit
         path.unlink(missing_ok=True)
         notes.append(f"{REPORT} could not be made ({type(error).__name__}: {error}).")

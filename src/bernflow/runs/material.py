@@ -114,7 +114,8 @@ def _assemble(parts: Mapping[tuple[int, ...], np.ndarray]) -> np.ndarray:
     shape = tuple(max(axis) + 1 for axis in zip(*parts, strict=True))
     values = np.full((len(next(iter(parts.values()))), *shape), np.nan)
     for index, column in parts.items():
-        values[(slice(None), *index)] = column
+        at: Any = (slice(None), *index)
+        values[at] = column
     return values
 
 

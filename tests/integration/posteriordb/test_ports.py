@@ -64,7 +64,7 @@ def test_stan_is_the_same_posterior(name, folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", POSTERIORS)
 def test_nuts_agrees_with_the_reference(name, folder):
-    # 98 columns with two figures each, at four standard errors: one false alarm in 80 choices of the key.
+    # 103 columns with two figures each, at four standard errors: one false alarm in 77 choices of the key.
     entry = POSTERIORS[name]
     with use_precision("float64"):
         data = {k: jnp.asarray(v) if isinstance(v, np.ndarray) else v for k, v in load_data(entry, folder).items()}

@@ -27,7 +27,7 @@ MODEL = """
         numpyro.sample("y", dist.Normal(mu + b[0] * b[1] * 0, 1.0).expand([N]), obs=y)
 """
 QUICK = ("--family", "gaussian-fullrank", "--steps", "500", "--draws", "50")
-FILES = ["diagnostics.json", "draws.csv", "draws.nc", "posterior.bernflow", "run.json", "summary.csv"]
+FILES = ["diagnostics.json", "draws.csv", "draws.nc", "posterior.bernflow", "report.html", "run.json", "summary.csv"]
 
 
 @pytest.fixture(scope="module")

@@ -252,3 +252,18 @@ def test_real_flows_are_rebuilt_from_their_recipe(make, tmp_path, precision):
     assert again.distribution.recipe() == flow.recipe()
     np.testing.assert_array_equal(again.draws(20)["s"], post.draws(20)["s"])
     np.testing.assert_array_equal(again.log_prob(post.draws(20)), post.log_prob(post.draws(20)))
+
+
+def test_a_record_is_all_but_the_flow(make, tmp_path, monkeypatch):
+    post = make()
+    path = post.save(tmp_path / "fit.bernflow")
+    # Not built: for some posteriors that needs the model.
+    monkeypatch.setattr(archive, "_build", lambda recipe: 1 / 0)
+    record = archive.read_record(path)
+    assert record.sites == post.layout.sites
+    assert record.diagnostics == post.diagnostics
+    assert record.settings == post.settings
+    np.testing.assert_array_equal(record.history["elbo"], post.history["elbo"])
+    path.write_bytes(b"no zip file")
+    with pytest.raises(FileFormatError, match="is not a saved posterior, or it is damaged"):
+        archive.read_record(path)

@@ -134,7 +134,7 @@ def test_an_elbo_that_still_rises_is_seen(material):
 @pytest.mark.parametrize(
     ("support", "words"),
     [
-        (None, "depends on other parameters, or known only to the model"),
+        (None, "as the model declares"),
         (constraints.real, "real"),
         (constraints.independent(constraints.positive, 1), "positive"),
         (constraints.interval(0.0, 2.5), "between 0 and 2.5"),

@@ -10,7 +10,7 @@ import bernflow as bf
 from bernflow.errors import ArgumentError, BernflowError, FileFormatError, FileWriteError
 from bernflow.runs import check_free, folder, read_run, write_run
 
-FILES = ["diagnostics.json", "draws.csv", "draws.nc", "posterior.bernflow", "run.json", "summary.csv"]
+FILES = ["diagnostics.json", "draws.csv", "draws.nc", "posterior.bernflow", "report.html", "run.json", "summary.csv"]
 ORIGIN = {"model": {"path": "/some/schools.stan"}, "data": {"path": "/some/schools.json"}, "options": {"seed": 7}}
 
 
@@ -129,18 +129,18 @@ def test_what_cannot_be_written_leaves_the_earlier_run(copy, posterior, monkeypa
     assert os.listdir(copy.parent) == [copy.name]
 
 
-def test_a_report_is_written_where_there_is_one(posterior, tmp_path, monkeypatch):
+def test_a_report_is_written_and_its_failure_costs_nothing_else(posterior, tmp_path, monkeypatch):
     cls = type(posterior)
-    monkeypatch.setattr(cls, "report", lambda self, path: path.write_text("<html>"), raising=False)
+    monkeypatch.setattr(cls, "report", lambda self, path, num, weighted: path.write_text(f"{num} {weighted}"))
     found = write_run(posterior, tmp_path / "run", num=5, formats=())
     assert "report.html" in found.manifest["files"]
-    assert (tmp_path / "run" / "report.html").read_text() == "<html>"
+    assert (tmp_path / "run" / "report.html").read_text() == "5 False"
 
-    def broken(self, path):
+    def broken(self, path, num, weighted):
         path.write_text("<ht")
         raise ZeroDivisionError("a picture")
 
-    monkeypatch.setattr(cls, "report", broken, raising=False)
+    monkeypatch.setattr(cls, "report", broken)
     found = write_run(posterior, tmp_path / "run", num=5, formats=())
     assert "report.html" not in found.manifest["files"]
     assert found.manifest["notes"] == ["report.html could not be made (ZeroDivisionError: a picture)."]

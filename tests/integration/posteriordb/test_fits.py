@@ -1,0 +1,21 @@
+"""Fits with the defaults are called good and agree with the reference draws."""
+
+import pytest
+
+import bernflow as bf
+from bernflow.experiments.posteriordb.agreement import compare
+from bernflow.experiments.posteriordb.catalogue import POSTERIORS, build
+from bernflow.experiments.posteriordb.reference import load_data, load_draws
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", POSTERIORS)
+def test_fit_agrees_with_the_reference(name, folder):
+    entry = POSTERIORS[name]
+    model, args = build(entry, "numpyro", load_data(entry, folder))
+    post = bf.fit(model, *args, progress=False)
+    assert post.diagnostics.verdict == "good", post.diagnostics.status
+    reference = load_draws(entry, folder)
+    for weighted in (False, True):
+        found = compare(entry.to_columns(post.draws(20_000, weighted=weighted)), reference, tolerance=0.02)
+        assert found.agrees, f"weighted={weighted}: {found}"
