@@ -9,6 +9,7 @@ from pathlib import Path
 
 from benchmarks.accuracy import numpyro_guides, table
 from benchmarks.accuracy.methods import METHODS, NUM_DRAWS, run, settings
+from benchmarks.records import load
 from bernflow.experiments.targets import BENCHMARKS
 
 RESULTS = Path(__file__).parent / "results"
@@ -43,7 +44,7 @@ def main(argv=None):
     """Run what is missing, keep the rest, print the table."""
     options = parse(argv)
     path = options.out / ("quick.json" if options.quick else "accuracy.json")
-    records = {identity(r): r for r in table.load(path)}
+    records = {identity(r): r for r in load(path)}
     plan = [(t, m, k) for t in options.targets for m in options.methods for k in range(options.keys)]
     for count, (target, method, key) in enumerate(plan, start=1):
         benchmark = BENCHMARKS[target]

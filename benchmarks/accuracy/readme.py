@@ -3,7 +3,7 @@
 import statistics
 from pathlib import Path
 
-from benchmarks.accuracy import table
+from benchmarks.records import load
 from bernflow.experiments.targets import BENCHMARKS
 
 README = Path(__file__).parents[2] / "README.md"
@@ -58,7 +58,7 @@ def main():
     text = README.read_text(encoding="utf-8")
     before, rest = text.split(START)
     _, after = rest.split(END)
-    measured = comparison(table.load(RESULTS))
+    measured = comparison(load(RESULTS))
     README.write_text(f"{before}{START}\n{measured}\n{END}{after}", encoding="utf-8")
     print(measured)
 

@@ -1,26 +1,14 @@
 """Results on disk and as a Markdown table. One record per fit; one row per target and method."""
 
-import json
-import math
-import os
 import statistics
-from pathlib import Path
 
+from benchmarks import records as kept
 from bernflow.experiments.targets import BENCHMARKS, FUNNEL_SD
 
 
-def load(path):
-    """Read the records kept so far."""
-    path = Path(path)
-    return json.loads(path.read_text(encoding="utf-8"))["records"] if path.exists() else []
-
-
 def save(path, records, notes):
-    """Write JSON and Markdown side by side; a reader never sees half a file."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _replace(path, json.dumps({"notes": notes, "records": _strict(records)}, indent=1, allow_nan=False) + "\n")
-    _replace(path.with_suffix(".md"), markdown(records, notes))
+    """Write the records and their table."""
+    kept.save(path, records, notes, markdown(records, notes))
 
 
 def markdown(records, notes):
@@ -80,16 +68,3 @@ def _median(records, name, form):
 
 def _of(records, method):
     return [r for r in records if r["method"] == method]
-
-
-def _strict(records):
-    def plain(value):
-        return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-    return [{k: plain(v) for k, v in record.items()} for record in records]
-
-
-def _replace(path, text):
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)

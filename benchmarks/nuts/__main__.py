@@ -9,6 +9,7 @@ from pathlib import Path
 
 from benchmarks.nuts import table
 from benchmarks.nuts.methods import CHAINS, METHODS, PLAIN_WARMUP, TRUTHS, run
+from benchmarks.records import load
 
 RESULTS = Path(__file__).parent / "results"
 NOTES = (
@@ -46,7 +47,7 @@ def main(argv=None):
     """Run what is missing, keep the rest, print the table."""
     options = parse(argv)
     path = options.out / "nuts.json"
-    records = {identity(r): r for r in table.load(path)}
+    records = {identity(r): r for r in load(path)}
     plan = [(t, m, k) for t in options.targets for k in range(options.keys) for m in options.methods]
     fits = {}
     for count, (target, method, key) in enumerate(plan, start=1):

@@ -1,10 +1,8 @@
 """Results on disk and as a Markdown table. One record per run; one row per target and method."""
 
-import json
-import os
 import statistics
-from pathlib import Path
 
+from benchmarks import records as kept
 from benchmarks.nuts.methods import METHODS, TRUTHS
 from bernflow.experiments.targets import BENCHMARKS
 
@@ -28,18 +26,9 @@ COLUMNS = {
 LONGEST = ("seconds_first", "seconds_fit")
 
 
-def load(path):
-    """Read the records kept so far."""
-    path = Path(path)
-    return json.loads(path.read_text(encoding="utf-8"))["records"] if path.exists() else []
-
-
 def save(path, records, notes):
-    """Write JSON and Markdown side by side; a reader never sees half a file."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _replace(path, json.dumps({"notes": notes, "records": records}, indent=1, allow_nan=False) + "\n")
-    _replace(path.with_suffix(".md"), markdown(records, notes))
+    """Write the records and their table."""
+    kept.save(path, records, notes, markdown(records, notes))
 
 
 def markdown(records, notes):
@@ -63,9 +52,3 @@ def markdown(records, notes):
 
 def _typical(name, runs):
     return (max if name in LONGEST else statistics.median)(r[name] for r in runs)
-
-
-def _replace(path, text):
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)

@@ -15,6 +15,7 @@ import jax
 
 import bernflow as bf
 from benchmarks.posteriordb import table
+from benchmarks.records import load
 from bernflow.experiments.posteriordb.agreement import NUM_ERRORS, compare
 from bernflow.experiments.posteriordb.catalogue import FRONT_ENDS, POSTERIORS, build
 from bernflow.experiments.posteriordb.reference import find_folder, load_data, load_draws
@@ -85,7 +86,7 @@ def main(argv=None):
     options = parse(argv)
     find_folder(options.folder)
     path = options.out / "posteriordb.json"
-    records = {table.identity(r): r for r in table.load(path)}
+    records = {table.identity(r): r for r in load(path)}
     names = options.names or [e.name for e in POSTERIORS.values() if options.front in e.front_ends]
     for count, name in enumerate(names, start=1):
         progress(f"[{count}/{len(names)}] {name}, {options.front} ...")

@@ -1,11 +1,8 @@
 """Results on disk and as a Markdown table: one record and one row per front end, posterior and key."""
 
 import dataclasses
-import json
-import math
-import os
-from pathlib import Path
 
+from benchmarks import records as kept
 from bernflow.experiments.posteriordb.catalogue import FRONT_ENDS, POSTERIORS
 
 HEADINGS = (
@@ -54,21 +51,10 @@ def line(record):
     )
 
 
-def load(path):
-    """Read the records kept so far."""
-    path = Path(path)
-    return json.loads(path.read_text(encoding="utf-8"))["records"] if path.exists() else []
-
-
 def save(path, records, notes):
-    """Write JSON and Markdown side by side; a reader never sees half a file."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write the records and their table."""
     records = sorted(records, key=_order)
-    # One record per line: a run that is repeated changes one line.
-    lines = ",\n".join(json.dumps(_strict(record), allow_nan=False) for record in records)
-    _replace(path, f'{{"notes": {json.dumps(notes, indent=1)},\n"records": [\n{lines}\n]}}\n')
-    _replace(path.with_suffix(".md"), markdown(records, notes))
+    kept.save(path, records, notes, markdown(records, notes))
 
 
 def markdown(records, notes):
@@ -115,18 +101,3 @@ def _cells(values):
 
 def _order(record):
     return FRONT_ENDS.index(record["front"]), list(POSTERIORS).index(record["name"]), record["key"]
-
-
-def _strict(value):
-    """Turn numbers that JSON lacks into strings."""
-    if isinstance(value, dict):
-        return {name: _strict(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_strict(inner) for inner in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _replace(path, text):
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)

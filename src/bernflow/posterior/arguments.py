@@ -10,14 +10,14 @@ from bernflow.errors import ArgumentError
 from bernflow.target import AbstractLayout
 
 
-def check_count(num: Any) -> int:
-    """Return a number of draws, which must be a positive integer."""
+def check_count(value: Any, name: str = "num") -> int:
+    """Return a number of draws or the like, which must be a positive integer."""
     try:
-        count = operator.index(num)
+        count = operator.index(value)
     except TypeError:
         count = 0
     if count < 1:
-        raise ArgumentError(f"num={num!r}: expected a positive integer.")
+        raise ArgumentError(f"{name}={value!r}: expected a positive integer.")
     return count
 
 

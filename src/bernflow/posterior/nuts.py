@@ -11,7 +11,6 @@ the NUTS of NumPyro or of blackjax, unchanged; here it is given its density, its
 Hoffman et al., "NeuTra-lizing bad geometry in Hamiltonian Monte Carlo using neural transport" (2019), did this first.
 """
 
-import operator
 import warnings
 from numbers import Real
 from typing import TYPE_CHECKING, Any
@@ -30,6 +29,7 @@ from bernflow.flows.mixture import Mixture
 from bernflow.flows.paper import PaperFlow
 from bernflow.keys import as_key, portable
 from bernflow.models.base import AbstractModel
+from bernflow.posterior.arguments import check_count
 from bernflow.posterior.chains import NutsRun
 from bernflow.posterior.samplers import SAMPLERS, Points, Sampler, Whitened, import_blackjax, no_steps
 from bernflow.precision import use_precision
@@ -57,7 +57,9 @@ def run_nuts(
     progress: bool,
 ) -> NutsRun:
     """Run NUTS in the space of the flow of a posterior; see `Posterior.to_nuts`."""
-    num, warmup, chains = (_count(n, v) for n, v in {"num": num, "warmup": warmup, "chains": chains}.items())
+    num, warmup, chains = (
+        check_count(value, name) for name, value in (("num", num), ("warmup", warmup), ("chains", chains))
+    )
     if sampler not in SAMPLERS:
         raise ArgumentError(f"sampler={sampler!r} is unknown: expected one of {', '.join(SAMPLERS)}.")
     if not (isinstance(target_accept, Real) and 0.0 < target_accept < 1.0):
@@ -190,13 +192,3 @@ def _reaches_far(flow: AbstractFlow) -> Array:
     away = FAR * jnp.diag(jnp.std(x, axis=0))
     z, _ = jax.vmap(flow.inverse_and_log_det)(jnp.mean(x, axis=0) + jnp.concatenate([away, -away]))
     return jnp.all(jnp.isfinite(z))
-
-
-def _count(name: str, value: Any) -> int:
-    try:
-        count = operator.index(value)
-    except TypeError:
-        count = 0
-    if count < 1:
-        raise ArgumentError(f"{name}={value!r}: expected a positive integer.")
-    return count
