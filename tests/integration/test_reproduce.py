@@ -19,7 +19,7 @@ def out(tmp_path_factory):
 
 
 # The others compile for minutes.
-QUICK = ("bernoulli", "toy-regression")
+QUICK = ("bernoulli",)
 
 
 @pytest.mark.parametrize(
