@@ -39,7 +39,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "dtype": "bfloat16",
         "num_rows": None,
         "splits": (False, True),
-        "batch_size": 256,
     },
     "cpu": SMALL | {"epochs": 5, "num_rows": 4000},
     "quick": SMALL | {"epochs": 3, "num_rows": 2000},
@@ -75,8 +74,10 @@ def picture_run(scale: str, model: str, network: str, seed: int, by_patient: boo
         "dtype": chosen["dtype"],
         "by_patient": by_patient,
         "num_rows": chosen["num_rows"],
-        "batch_size": chosen["batch_size"],
     }
+    # Left out where it is the default: kept results are known by the arguments of their run.
+    if "batch_size" in chosen:
+        arguments["batch_size"] = chosen["batch_size"]
     return Task(f"{RUNS}:run_{model.lower()}", arguments)
 
 
