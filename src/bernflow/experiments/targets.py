@@ -40,6 +40,9 @@ class Benchmark:
         log_evidence: the exact log p(data), or None where it is unknown.
         order: order of the polynomial that the paper needs here, or None for bernflow's default.
         paper: the figures that the paper reports.
+        exact_draws: makes independent draws of the posterior, {site: (num, *shape)}, from a seed and a number; None
+            where only a long run of NUTS tells.
+        choices: what a user who knows the posterior would say to `bf.fit`: `components` for separate modes.
     """
 
     name: str
@@ -49,6 +52,8 @@ class Benchmark:
     log_evidence: float | None = None
     order: int | None = None
     paper: Mapping[str, Any] = field(default_factory=dict)
+    exact_draws: Callable[[int, int], dict[str, Any]] | None = None
+    choices: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def args(self) -> tuple[Any, ...]:
