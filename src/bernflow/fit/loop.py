@@ -192,8 +192,15 @@ def log_weights_of(
     distribution: AbstractDistribution, target: Target, key: Key[Array, ""], num: int
 ) -> Float[np.ndarray, " s"]:
     """Return the log weights of fresh draws."""
+    return weigh(distribution, target, key, num)[1]
+
+
+def weigh(
+    distribution: AbstractDistribution, target: Target, key: Key[Array, ""], num: int
+) -> tuple[Float[np.ndarray, "s p"], Float[np.ndarray, " s"]]:
+    """Return fresh draws and their log weights."""
     x, log_q = sampling.sample(distribution, key, num)
-    return sampling.log_density(target.layout, target.model, x) - log_q
+    return x, sampling.log_density(target.layout, target.model, x) - log_q
 
 
 def train(
@@ -210,9 +217,15 @@ def train(
     evaluation_key = jax.random.fold_in(key, 2**31 - 1)
     after, weights = trainee, None
     done = 0
+    if steps is None:
+        # The start is kept where training does not improve on it; a Gaussian posterior is met by it exactly.
+        weights = _evaluate_finite(trainee, target, evaluation_key)
+        if _arrived(_best(weights), UNCOVERED_KHAT) and _is_good(trainee, weights, target, evaluation_key):
+            report(0, 0, _seen_at_start(weights, method.num_particles))
+            return Trained(trainee, 0)
     try:
         for length in cycles:
-            powers = np.zeros(num_restarts) if weights is None or not method.cover else _powers(weights)
+            powers = np.zeros(num_restarts) if done == 0 or not method.cover else _powers(weights)
             planned = done + length if steps is None else steps
             after = trainee
             for chunk in _chunks(method.rates(length)):
@@ -234,11 +247,10 @@ def train(
             step = _compare(weights, log_weights)
             if step.better:
                 trainee, weights = after, log_weights
-            assert weights is not None  # the first cycle is always kept
             # One cycle of covering is due unless the tails are met already.
             khat_allowed = UNCOVERED_KHAT if length == cycles[0] else COVERED_KHAT
             if steps is None and (
-                not step.worthwhile
+                (not step.worthwhile and length != cycles[0])
                 or (_arrived(_best(weights), khat_allowed) and _is_good(trainee, weights, target, evaluation_key))
             ):
                 break
@@ -255,6 +267,12 @@ def train(
 def _evaluate_finite(trainee: Trainee, target: Target, key: Key[Array, ""]) -> Float[np.ndarray, "r s"]:
     log_weights = evaluate(trainee.flow, target, key, NUM_EVALUATION_DRAWS)
     return np.nan_to_num(log_weights, nan=OUTSIDE, neginf=OUTSIDE, posinf=OUTSIDE)
+
+
+def _seen_at_start(weights: Float[np.ndarray, "r s"], num_particles: int) -> Trace:
+    """Return the record of a start that needs no training, as if its many draws were one step's few."""
+    share = num_particles / weights.shape[1]
+    return Trace(np.mean(weights, 1, keepdims=True), share * np.var(weights, 1, keepdims=True))
 
 
 def _divide(steps: int, method: Method) -> tuple[int, ...]:
