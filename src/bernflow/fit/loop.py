@@ -220,7 +220,9 @@ def train(
     if steps is None:
         # The start is kept where training does not improve on it; a Gaussian posterior is met by it exactly.
         weights = _evaluate_finite(trainee, target, evaluation_key)
-        if _arrived(_best(weights), UNCOVERED_KHAT) and _is_good(trainee, weights, target, evaluation_key):
+        # All of them: the parts of a mixture come from restarts that are not the best.
+        arrived = all(_arrived(row, UNCOVERED_KHAT) for row in weights)
+        if arrived and _is_good(trainee, weights, target, evaluation_key):
             report(0, 0, _seen_at_start(weights, method.num_particles))
             return Trained(trainee, 0)
     try:
@@ -291,9 +293,14 @@ def _powers(weights: Float[np.ndarray, "r s"]) -> Float[np.ndarray, " r"]:
     return np.array([float(ess_fraction(row) > COVERING_ESS) for row in weights])
 
 
+def _best_index(weights: Float[np.ndarray, "r s"]) -> int:
+    """Return the restart with the highest ELBO."""
+    return int(np.argmax(np.mean(weights, 1)))
+
+
 def _best(weights: Float[np.ndarray, "r s"]) -> Float[np.ndarray, " s"]:
     """Return the log weights of the restart with the highest ELBO."""
-    return weights[int(np.argmax(np.mean(weights, 1)))]
+    return weights[_best_index(weights)]
 
 
 class Comparison(NamedTuple):
@@ -334,7 +341,7 @@ def _is_good(trainee: Trainee, weights: Float[np.ndarray, "r s"], target: Target
     """Tell whether the best restart would be called good, looking closer only where that is in doubt."""
     if psis(_best(weights))[1] < DOUBTFUL_KHAT:
         return True
-    best = pick(trainee.flow, jnp.asarray(int(np.argmax(np.mean(weights, 1)))))
+    best = pick(trainee.flow, jnp.asarray(_best_index(weights)))
     return judge(log_weights_of(best, target, key, NUM_DIAGNOSTIC_DRAWS)).verdict == "good"
 
 

@@ -148,7 +148,8 @@ def test_a_fit_that_holds_the_mass_around_every_probe_misses_nothing():
         factor=jnp.stack([jnp.eye(2)] * 2),
         elbo=jnp.full(2, np.log(np.pi)),
     )
-    left, right = normal - [DISTANCE / 2, 0.0], normal + [DISTANCE / 2, 0.0]
+    offset = np.array([DISTANCE / 2, 0.0])
+    left, right = normal - offset, normal + offset
     both = np.concatenate([left, right])
     assert mass_elsewhere(probes, target, both, np.log(2 * np.pi), jax.random.key(0)) == 0.0
     missed = mass_elsewhere(probes, target, left, np.log(np.pi), jax.random.key(0))
