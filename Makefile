@@ -42,7 +42,7 @@ types: $(INSTALLED_DEV)
 	$(BIN)/mypy
 
 benchmark-accuracy: $(INSTALLED)
-	$(BIN)/python -m benchmarks.accuracy
+	$(BIN)/bernflow benchmark accuracy
 
 clean:
 	rm -rf $(VENV) demo dist build .pytest_cache .ruff_cache .mypy_cache .hypothesis .coverage htmlcov

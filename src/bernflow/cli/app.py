@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 
-from bernflow.cli import completion, data, demo, doctor, fit, report, reproduce
+from bernflow.cli import benchmark, completion, data, demo, doctor, fit, report, reproduce
 from bernflow.cli.command import ERROR, INTERRUPTED, OK, USAGE, Command
 from bernflow.errors import BernflowError
 
@@ -16,6 +16,7 @@ COMMANDS: tuple[Command, ...] = (
     fit.COMMAND,
     report.COMMAND,
     reproduce.COMMAND,
+    benchmark.COMMAND,
     data.COMMAND,
     doctor.COMMAND,
     completion.COMMAND,

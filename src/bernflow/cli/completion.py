@@ -33,8 +33,20 @@ def describe(parser: argparse.ArgumentParser) -> Iterator[Words]:
 
 def _words(name: str, summary: str, parser: argparse.ArgumentParser) -> Words:
     arguments = [_argument(a) for a in parser._actions if not isinstance(a, argparse._SubParsersAction)]
+    if name:
+        arguments = list(dict.fromkeys([*arguments, *_of_inner_commands(parser)]))
     options = tuple(argument for argument in arguments if argument.flags)
     return Words(name, summary, options, tuple(argument for argument in arguments if not argument.flags))
+
+
+def _of_inner_commands(parser: argparse.ArgumentParser) -> Iterator[Argument]:
+    """Yield the names of the commands inside of a command, and what each of them takes."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            title = str(action.metavar or "command").lower()
+            yield Argument((), title, True, tuple(action.choices), is_path=False)
+            for details in action.choices.values():
+                yield from (_argument(inner) for inner in details._actions)
 
 
 def _argument(action: argparse.Action) -> Argument:

@@ -16,10 +16,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
 
-from bernflow.experiments import data
+from bernflow.experiments import data, exact
 
 FUNNEL_DIM = 10
 FUNNEL_SD = 3.0
@@ -136,16 +137,31 @@ def funnel() -> None:
     numpyro.sample("x", dist.Normal(0.0, jnp.exp(v / 2)).expand([FUNNEL_DIM - 1]).to_event(1))
 
 
+def draw_funnel(seed: int, num: int) -> dict[str, np.ndarray]:
+    """Draw the funnel exactly."""
+    rng = np.random.default_rng(seed)
+    v = rng.normal(0.0, FUNNEL_SD, num)
+    return {"v": v, "x": np.exp(v / 2)[:, None] * rng.normal(size=(num, FUNNEL_DIM - 1))}
+
+
 _ALL = (
-    Benchmark("bernoulli", "Bernoulli", bernoulli, lambda: (data.load_bernoulli(),), log_evidence=-1.114361),
+    Benchmark(
+        "bernoulli",
+        "Bernoulli",
+        bernoulli,
+        lambda: (data.load_bernoulli(),),
+        log_evidence=-1.114361,
+        exact_draws=exact.bernoulli,
+    ),
     Benchmark(
         "cauchy",
-        "Cauchy, M = 50",
+        "Cauchy",
         cauchy,
         data.load_cauchy,
         log_evidence=-21.430686,
         order=50,
         paper={"log_evidence": -21.43069},
+        exact_draws=exact.cauchy,
     ),
     Benchmark(
         "toy-regression",
@@ -159,6 +175,7 @@ _ALL = (
             "khat_mean_field_gaussian": 0.90,
             "note": _OTHER_POSTERIOR,
         },
+        exact_draws=exact.toy_regression,
     ),
     Benchmark(
         "eight-schools-noncentered",
@@ -175,6 +192,7 @@ _ALL = (
             "khat_planar": 0.7,
             "note": _OTHER_POSTERIOR + " Text and table name NVP and planar in opposite order; this is the table.",
         },
+        exact_draws=exact.eight_schools,
     ),
     Benchmark(
         "eight-schools-centered",
@@ -191,6 +209,7 @@ _ALL = (
             "khat_planar": 1.1,
             "note": _OTHER_POSTERIOR + " Text and table name NVP and planar in opposite order; this is the table.",
         },
+        exact_draws=exact.eight_schools_centered,
     ),
     Benchmark(
         "diamonds",
@@ -208,7 +227,7 @@ _ALL = (
         },
     ),
     Benchmark("nn-regression", "Small neural network", nn_regression, data.load_nn_regression),
-    Benchmark("funnel", "Neal's funnel, 10 dimensions", funnel, tuple, log_evidence=0.0),
+    Benchmark("funnel", "Neal's funnel, 10 dimensions", funnel, tuple, log_evidence=0.0, exact_draws=draw_funnel),
 )
 
 BENCHMARKS: dict[str, Benchmark] = {benchmark.name: benchmark for benchmark in _ALL}

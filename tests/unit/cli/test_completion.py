@@ -42,6 +42,8 @@ def test_bash_completes_commands_options_values_and_files(capsys, tmp_path):
     assert complete("fit", "--seed", "") == []
     assert complete("reproduce", "--model", "") == ["m1", "m2", "m3"]
     assert complete("doctor", "--j") == ["--json"]
+    assert complete("benchmark", "a") == ["accuracy"]
+    assert complete("benchmark", "accuracy", "--tier", "") == ["full", "quick"]
 
 
 @pytest.mark.parametrize("shell", SHELLS)

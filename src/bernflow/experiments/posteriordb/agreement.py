@@ -72,6 +72,17 @@ class Agreement:
         """Whether every column agrees."""
         return all(c.agrees for c in self.columns)
 
+    def within(self, mean: float, sd: float) -> bool:
+        """Whether all errors are within the Monte Carlo error plus `mean` and `sd`, in units of the reference's sd.
+
+        Unlike `agrees`, a column that is known too badly to tell counts as within.
+        """
+        return all(
+            abs(c.mean_error) <= self.num_errors * c.mean_se + mean
+            and abs(c.sd_error) <= self.num_errors * c.sd_se + sd
+            for c in self.columns
+        )
+
     @property
     def worst_mean(self) -> Comparison:
         """The column whose mean is farthest off."""
@@ -97,6 +108,7 @@ def compare(
     reference: Mapping[str, np.ndarray],
     tolerance: float = 0.0,
     num_errors: float = NUM_ERRORS,
+    num_effective: float | None = None,
 ) -> Agreement:
     """Compare draws with reference draws, column by column.
 
@@ -105,6 +117,7 @@ def compare(
         reference: likewise; its columns are the ones compared.
         tolerance: allowance on top of the Monte Carlo error, in units of the reference's standard deviation.
         num_errors: number of combined standard errors allowed.
+        num_effective: number of independent draws that `draws` are worth, where they repeat each other.
     """
     missing = sorted(set(reference) - set(draws))
     if missing:
@@ -113,14 +126,15 @@ def compare(
         )
     return Agreement(
         tuple(
-            _compare(name, moments(draws[name]), moments(reference[name]), tolerance, num_errors) for name in reference
+            _compare(name, moments(draws[name], num_effective), moments(reference[name]), tolerance, num_errors)
+            for name in reference
         ),
         num_errors,
         tolerance,
     )
 
 
-def moments(values: np.ndarray) -> Moments:
+def moments(values: np.ndarray, num_effective: float | None = None) -> Moments:
     """Estimate mean and standard deviation with their errors; (num,) independent draws or (chains, draws)."""
     values = np.asarray(values, np.float64)
     if values.ndim not in (1, 2) or values.size < 100:
@@ -134,13 +148,14 @@ def moments(values: np.ndarray) -> Moments:
     # The delta method: the error of the variance is that of a mean of squares. Chains of NUTS have many more effective
     # draws for a mean than for squares, so that each needs its own count.
     squares = (values - mean) ** 2
-    sd_se = _mean_error(squares) / (2 * sd) if sd > 0 else 0.0
-    return Moments(mean, _mean_error(values), sd, sd_se)
+    sd_se = _mean_error(squares, num_effective) / (2 * sd) if sd > 0 else 0.0
+    return Moments(mean, _mean_error(values, num_effective), sd, sd_se)
 
 
-def _mean_error(values: np.ndarray) -> float:
+def _mean_error(values: np.ndarray, num: float | None) -> float:
     """Return the standard error of a mean of independent draws (num,) or chains (chains, draws)."""
-    num = values.size if values.ndim == 1 else float(array_stats.ess(values, method="mean"))
+    if num is None:
+        num = values.size if values.ndim == 1 else float(array_stats.ess(values, method="mean"))
     return float(np.std(values) / np.sqrt(num))
 
 

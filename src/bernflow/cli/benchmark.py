@@ -1,0 +1,115 @@
+"""`bernflow benchmark`: measure how good fits are, in comparison with other libraries."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from bernflow.cli.command import Command
+from bernflow.experiments.accuracy import page
+from bernflow.experiments.accuracy.cases import GROUPS, all_cases
+from bernflow.experiments.accuracy.methods import METHODS
+from bernflow.experiments.accuracy.suite import TIERS, Options, Suite
+from bernflow.files import ensure_writable
+
+
+def add_accuracy_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the accuracy suite."""
+    parser.add_argument("--tier", choices=tuple(TIERS), default="full", help="how much is measured (default: full)")
+    parser.add_argument(
+        "--targets", nargs="+", metavar="NAME", help=f"targets, or groups of them: {', '.join(GROUPS)} (default: all)"
+    )
+    parser.add_argument("--methods", nargs="+", choices=tuple(METHODS), metavar="NAME", help="methods (default: all)")
+    parser.add_argument("--keys", type=int, metavar="N", help="number of random keys (default: 3, quick: 1)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="number of fits at once (default: 1)")
+    parser.add_argument(
+        "--time-limit", type=float, default=1200.0, metavar="SECONDS", help="most that one fit may take (default: 1200)"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="folder for the results (default: results/accuracy, or results-quick/accuracy)",
+    )
+    parser.add_argument("--data", type=Path, metavar="FOLDER", help="folder of posteriordb: its data and draws")
+    parser.add_argument("--fresh", action="store_true", help="repeat what an earlier run has finished")
+    parser.add_argument("--list", action="store_true", help="list the targets and methods and stop")
+
+
+def run_accuracy(options: argparse.Namespace) -> None:
+    """Measure what is missing, write the page, say where it is."""
+    if options.list:
+        for name, case in all_cases(options.data).items():
+            print(f"{case.group:<12} {name}")
+        for name, method in METHODS.items():
+            print(f"{'method':<12} {name:<24} {method.label}")
+        return
+    out = options.out or Path("results" if options.tier == "full" else f"results-{options.tier}", "accuracy")
+    suite = Suite(
+        Options(
+            tier=options.tier,
+            out=ensure_writable(out).resolve(),
+            targets=options.targets,
+            methods=options.methods,
+            keys=options.keys,
+            jobs=options.jobs,
+            fresh=options.fresh,
+            data=None if options.data is None else options.data.resolve(),
+            time_limit=options.time_limit,
+        ),
+        say=lambda line: print(line, file=sys.stderr, flush=True),
+    )
+    try:
+        suite.run()
+    finally:
+        # An interrupted run has its page, too.
+        records = suite.sorted_records()
+        if records:
+            tier = "" if options.tier == "full" else f" --tier {options.tier}"
+            page.write(out, records, all_cases(options.data), f"bernflow benchmark accuracy{tier}")
+            print(out / "README.md")
+
+
+ACCURACY = Command(
+    "accuracy",
+    "every method on every posterior, against the truth",
+    "Fit posteriors with bernflow and with other libraries, each with its defaults and with the same number of "
+    "gradient evaluations, and judge them by KL, k-hat, effective sample size, and errors against exact or reference "
+    "draws. Writes accuracy.json, README.md and a picture. Every fit has a process of its own. The full tier takes "
+    "many hours; --tier quick under half an hour on two cores with --jobs 2. An interrupted run goes on where it "
+    "stopped.",
+    add_accuracy_arguments,
+    run_accuracy,
+)
+
+# Every suite is a command inside of this one.
+SUITES: tuple[Command, ...] = (ACCURACY,)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the suites, each with its own arguments."""
+    suites = parser.add_subparsers(title="suites", metavar="SUITE", required=True)
+    for suite in SUITES:
+        details = suites.add_parser(
+            suite.name,
+            help=suite.summary,
+            description=suite.description,
+            epilog=suite.epilog,
+            allow_abbrev=False,
+            formatter_class=parser.formatter_class,
+        )
+        suite.add_arguments(details)
+        details.set_defaults(suite=suite)
+
+
+def run(options: argparse.Namespace) -> int | None:
+    """Run the chosen suite."""
+    return options.suite.run(options)
+
+
+COMMAND = Command(
+    "benchmark",
+    "measure accuracy in comparison with other libraries",
+    "Measure how good fits are, in comparison with other libraries. `bernflow benchmark SUITE --help` explains one.",
+    add_arguments,
+    run,
+)
