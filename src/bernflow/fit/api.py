@@ -10,8 +10,10 @@ import jax
 import optax
 
 from bernflow.errors import ArgumentError
-from bernflow.fit.engine import DIAGNOSTIC_PRECISION, cast, initial_flows, train_and_judge
+from bernflow.fit.engine import DIAGNOSTIC_PRECISION, cast, initial_flows, train_and_judge, warn_if_poor
+from bernflow.fit.identity import identify
 from bernflow.fit.jointly import fit_jointly, is_joint
+from bernflow.fit.resume import Resumption, open_folder
 from bernflow.fit.settings import check_count, resolve_settings
 from bernflow.flows.base import AbstractFlow
 from bernflow.flows.external import FlowjaxFlow
@@ -38,6 +40,7 @@ def fit(
     batch_size: int | None = None,
     optimizer: float | optax.GradientTransformation | None = None,
     precision: str | None = None,
+    resume: str | PathLike | None = None,
     progress: bool = True,
 ) -> Posterior:
     """Fit a posterior and judge it.
@@ -69,6 +72,9 @@ def fit(
         optimizer: a learning rate, or an optax optimiser with its own.
         precision: "float64" (default on a CPU) or "float32" (default on an accelerator) for training; the verdict is
             always computed in double precision.
+        resume: a folder that the fit writes checkpoints into. The same call goes on from the last one, however it was
+            stopped, and ends with the same result; once it has come to its end, it returns that. Checkpoints of
+            another fit are refused.
         progress: show a progress bar.
 
     Example:
@@ -105,11 +111,28 @@ def fit(
                 "batches. Leave it out, or give a bf.Model, a NumPyro model with numpyro.plate(..., subsample_size=), "
                 "or a PyMC model with pm.Minibatch."
             )
-        if isinstance(accepted, AbstractJointModel) and is_joint(accepted, batch_size):
-            return fit_jointly(accepted, settings, as_key(key), batch_size, progress, began, refine)
-        target = Target(accepted)
-        flows = initial_flows(target, settings, start_key, flow_key)
-    return train_and_judge(target, settings, flows, train_key, progress, began, refine)
+        resumption = None
+        if resume is not None:
+            folder = open_folder(resume)  # before anything is computed
+            resumption = Resumption(folder, identify(accepted, settings, as_key(key), batch_size))
+            finished = resumption.finished(accepted, refine)
+            if finished is not None:
+                warn_if_poor(finished)
+                return finished
+        jointly = isinstance(accepted, AbstractJointModel) and is_joint(accepted, batch_size)
+        if jointly:
+            posterior = fit_jointly(
+                accepted, settings, as_key(key), batch_size, progress, began, refine, resumption=resumption
+            )
+        else:
+            target = Target(accepted)
+            flows = initial_flows(target, settings, start_key, flow_key)
+    if not jointly:
+        memory = None if resumption is None else resumption.loop()
+        posterior = train_and_judge(target, settings, flows, train_key, progress, began, refine, memory=memory)
+    if resumption is not None and not posterior.settings["interrupted"]:
+        resumption.finish(posterior)
+    return posterior
 
 
 def refine(

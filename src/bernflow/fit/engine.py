@@ -19,7 +19,7 @@ from bernflow.fit.interruption import Interruption
 from bernflow.fit.loop import (
     NUM_DIAGNOSTIC_DRAWS,
     Method,
-    Trace,
+    Place,
     begin,
     evaluate,
     log_weights_of,
@@ -28,6 +28,7 @@ from bernflow.fit.loop import (
     train,
 )
 from bernflow.fit.progress import Recorder
+from bernflow.fit.resume import LoopMemory
 from bernflow.fit.settings import MAX_DIM_SCORE, Settings
 from bernflow.fit.start import find_start
 from bernflow.flows.base import AbstractDistribution, AbstractFlow, AbstractScoredFlow
@@ -84,8 +85,9 @@ def train_and_judge(
     began: float,
     refiner: Callable[..., Posterior],
     earlier: Posterior | None = None,
+    memory: LoopMemory | None = None,
 ) -> Posterior:
-    """Train stacked flows, choose or mix, judge, and wrap up."""
+    """Train stacked flows, choose or mix, judge, and wrap up; `memory` outlives the process."""
     use_score = settings.family.use_score and isinstance(flows, AbstractScoredFlow) and target.dim <= MAX_DIM_SCORE
     rate = settings.learning_rate
     if rate is not None and not use_score and not settings.family.paper_recipe:
@@ -103,17 +105,23 @@ def train_and_judge(
     done_before = 0 if earlier is None else int(earlier.settings["steps"])
     recorder = Recorder(progress, settings.num_particles, done_before)
 
-    def report(done: int, planned: int, trace: Trace) -> None:
-        recorder(done, planned, trace)
+    def keep(place: Place) -> None:
+        if memory is not None:
+            memory.keep(place, recorder)
         interruption.check()
 
     with Interruption() as interruption:
         try:
             with use_precision(settings.precision):
                 begun = begin(flows, settings.optimizer)
-                trainee, done, interrupted = train(begun, target, loop_key, method, settings.steps, report)
+                place = None if memory is None else memory.restore(begun, recorder)
+                trainee, done, interrupted = train(
+                    begun, target, loop_key, method, settings.steps, recorder, place, keep
+                )
         finally:
             recorder.close()
+            if memory is not None:
+                memory.flush()
         if interrupted:
             _warn_interrupted(done_before + done)
         with use_precision(DIAGNOSTIC_PRECISION):

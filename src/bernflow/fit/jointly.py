@@ -25,6 +25,7 @@ from bernflow.fit.engine import (
 )
 from bernflow.fit.loop import NUM_DIAGNOSTIC_DRAWS, log_weights_of
 from bernflow.fit.progress import Recorder
+from bernflow.fit.resume import Resumption
 from bernflow.fit.settings import MAX_DIM_SCORE, Settings
 from bernflow.fit.start import find_start
 from bernflow.models.base import AbstractJointModel
@@ -86,8 +87,9 @@ def fit_jointly(
     began: float,
     refiner: Callable[..., Posterior],
     training: NetworkTraining | None = None,
+    resumption: Resumption | None = None,
 ) -> Posterior:
-    """Train on batches, then judge on all rows.
+    """Train on batches, then judge on all rows; what `resumption` finds in its folder is not done again.
 
     With a network there are two stages: flow and weights are trained together, then the weights are frozen and the
     flow is fitted by the ordinary engine to the posterior that the frozen network leaves. The second stage sees all
@@ -103,11 +105,14 @@ def fit_jointly(
     steps = settings.steps or _default_steps(batches.steps_per_epoch, has_weights)
     method = _method(target, settings, training)
     recorder = Recorder(progress, settings.num_particles)
+    memory = None if resumption is None else resumption.joint()
     try:
         density = _batch_density(target, model, batches)
         flow, loc = _initial_flow(target, density, settings, start_key)
-        anchor = _find_anchor(model, density, batches, loc)
+        anchor = (memory and memory.anchor()) or _find_anchor(model, density, batches, loc)
         trainee, first_step = joint.begin(flow, model, method), 0
+        if memory is not None:
+            trainee, first_step = memory.restore(trainee, recorder)
         if training.resume is not None:
             trainee, first_step = training.resume(trainee)
         done = first_step
@@ -124,12 +129,15 @@ def fit_jointly(
                 epoch_end=training.epoch_end,
                 anchor=anchor,
                 first_step=first_step,
+                keep=lambda done, now: memory.keep(done, now, anchor, recorder) if memory else None,
             )
         if training.keep is not None:
             trainee = training.keep(trainee)
     finally:
         recorder.close()
-    history = recorder.history(0) if done > first_step else {}
+        if memory is not None:
+            memory.flush()
+    history = recorder.history(0) if recorder.num_rows else {}
     more = {"batch_size": size, "joint_steps": done}
     if not has_weights:
         with use_precision(DIAGNOSTIC_PRECISION):
@@ -145,7 +153,16 @@ def fit_jointly(
     given_network = dataclasses.replace(settings, steps=None)
     flow_keys = jax.random.split(final_key, 3)
     flows = initial_flows(frozen, given_network, flow_keys[0], flow_keys[1])
-    posterior = train_and_judge(frozen, given_network, flows, flow_keys[2], progress, began, refiner)
+    posterior = train_and_judge(
+        frozen,
+        given_network,
+        flows,
+        flow_keys[2],
+        progress,
+        began,
+        refiner,
+        memory=None if resumption is None else resumption.loop(),
+    )
     posterior.settings |= more
     posterior.history |= {f"joint_{name}": values for name, values in history.items()}
     return posterior

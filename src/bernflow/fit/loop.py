@@ -62,6 +62,26 @@ class Trained(NamedTuple):
     interrupted: bool = False
 
 
+class Place(NamedTuple):
+    """Where a training stands after a chunk: all that it needs to go on from there.
+
+    Attributes:
+        cycle: number of cycles that are over.
+        chunk: number of chunks of the present cycle that are done.
+        done: number of steps taken.
+        after: the flows as they are.
+        kept: the flows that the present cycle began with: the best so far.
+        weights: log weights of those, or None in the first cycle.
+    """
+
+    cycle: int
+    chunk: int
+    done: int
+    after: Trainee
+    kept: Trainee
+    weights: Float[np.ndarray, "r s"] | None
+
+
 class Trace(NamedTuple):
     """What the steps of one chunk saw: mean and variance of the log weights, (restarts, steps)."""
 
@@ -197,25 +217,44 @@ def log_weights_of(
 
 
 def train(
-    trainee: Trainee, target: Target, key: Key[Array, ""], method: Method, steps: int | None, report: Report
+    trainee: Trainee,
+    target: Target,
+    key: Key[Array, ""],
+    method: Method,
+    steps: int | None,
+    report: Report,
+    place: Place | None = None,
+    keep: Callable[[Place], None] = lambda place: None,
 ) -> Trained:
     """Train for the given number of steps, or until nothing is gained any more.
 
     The first cycle minimises the reverse KL; as soon as the weights of a restart are even enough it goes on with the
     forward KL, which carries the fit into the tails. An interruption keeps the best flows so far; before the first
     chunk is done there are none, and it is raised on.
+
+    Args:
+        trainee: the flows at the start.
+        target: what they are fitted to.
+        key: a random key.
+        method: how to train.
+        steps: number of steps, or None.
+        report: hears of every finished chunk.
+        place: where an earlier call stood, to go on from there.
+        keep: hears, after `report`, where the training stands. A KeyboardInterrupt from it ends the training.
     """
     num_restarts = trainee.num_skipped.shape[0]
     cycles = CYCLES if steps is None else _divide(steps, method)
     evaluation_key = jax.random.fold_in(key, 2**31 - 1)
-    after, weights = trainee, None
-    done = 0
+    place = place or Place(0, 0, 0, trainee, trainee, None)
+    done, after, trainee, weights = place.done, place.after, place.kept, place.weights
     try:
-        for length in cycles:
+        for cycle, length in enumerate(cycles[place.cycle :], place.cycle):
+            chunks = _chunks(method.rates(length))
+            before = place.chunk if cycle == place.cycle else 0
             powers = np.zeros(num_restarts) if weights is None or not method.cover else _powers(weights)
-            planned = done + length if steps is None else steps
-            after = trainee
-            for chunk in _chunks(method.rates(length)):
+            planned = done + sum(map(len, chunks[before:])) if steps is None else steps
+            after = after if before else trainee
+            for number, chunk in enumerate(chunks[before:], before + 1):
                 after, trace = run_chunk(
                     after,
                     target,
@@ -228,6 +267,7 @@ def train(
                 )
                 done += len(chunk)
                 report(done, planned, Trace(*(np.asarray(leaf)[:, : len(chunk)] for leaf in trace)))
+                keep(Place(cycle, number, done, after, trainee, weights))
             if steps is not None and done == steps and weights is None:
                 return Trained(after, done)
             log_weights = _evaluate_finite(after, target, evaluation_key)
