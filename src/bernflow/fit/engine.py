@@ -15,6 +15,7 @@ from jaxtyping import Array, Key
 
 from bernflow.diagnostics.verdict import Diagnostics, judge
 from bernflow.fit import modes
+from bernflow.fit.devices import Devices
 from bernflow.fit.interruption import Interruption
 from bernflow.fit.loop import (
     NUM_DIAGNOSTIC_DRAWS,
@@ -32,6 +33,7 @@ from bernflow.fit.resume import LoopMemory
 from bernflow.fit.settings import MAX_DIM_SCORE, Settings
 from bernflow.fit.start import find_start
 from bernflow.flows.base import AbstractDistribution, AbstractFlow, AbstractScoredFlow
+from bernflow.placement import fetched
 from bernflow.posterior import Posterior
 from bernflow.precision import use_precision
 from bernflow.preflight import preflight, starting_points
@@ -41,8 +43,16 @@ NUM_STARTS = 8
 DIAGNOSTIC_PRECISION = "float64"
 
 
-def initial_flows(target: Target, settings: Settings, start_key: Key[Array, ""], flow_key: Key[Array, ""]):
+def initial_flows(
+    target: Target,
+    settings: Settings,
+    start_key: Key[Array, ""],
+    flow_key: Key[Array, ""],
+    devices: Devices | None = None,
+):
     """Return one flow per restart, stacked, each at a start of its own."""
+    if devices is not None:
+        target = Target(devices.spread(target.model))
     settings.family.check(target.dim)
     num = max(num_starts(target.dim), settings.restarts * (4 if settings.restarts > 1 else 1))
     points_key, path_key = jax.random.split(start_key)
@@ -58,7 +68,7 @@ def initial_flows(target: Target, settings: Settings, start_key: Key[Array, ""],
         loc, factor = gaussians.loc[chosen], gaussians.factor[chosen]
     keys = jax.random.split(flow_key, settings.restarts)
     make = _build_flows if settings.family.compiled else _build_one_by_one
-    return make(settings.family.build, settings.spec(target.dim), keys, loc, factor)
+    return fetched(make(settings.family.build, settings.spec(target.dim), keys, loc, factor))
 
 
 @eqx.filter_jit
@@ -86,8 +96,12 @@ def train_and_judge(
     refiner: Callable[..., Posterior],
     earlier: Posterior | None = None,
     memory: LoopMemory | None = None,
+    devices: Devices | None = None,
 ) -> Posterior:
-    """Train stacked flows, choose or mix, judge, and wrap up; `memory` outlives the process."""
+    """Train stacked flows, choose or mix, judge, and wrap up.
+
+    `memory` outlives the process; over `devices` the rows are spread while the fit lasts.
+    """
     use_score = settings.family.use_score and isinstance(flows, AbstractScoredFlow) and target.dim <= MAX_DIM_SCORE
     rate = settings.learning_rate
     if rate is not None and not use_score and not settings.family.paper_recipe:
@@ -114,9 +128,10 @@ def train_and_judge(
         try:
             with use_precision(settings.precision):
                 begun = begin(flows, settings.optimizer)
+                spread = target if devices is None else Target(devices.spread(target.model))
                 place = None if memory is None else memory.restore(begun, recorder)
                 trainee, done, interrupted = train(
-                    begun, target, loop_key, method, settings.steps, recorder, place, keep
+                    begun, spread, loop_key, method, settings.steps, recorder, place, keep
                 )
         finally:
             recorder.close()
@@ -125,9 +140,11 @@ def train_and_judge(
         if interrupted:
             _warn_interrupted(done_before + done)
         with use_precision(DIAGNOSTIC_PRECISION):
-            flows = cast(trainee.flow, DIAGNOSTIC_PRECISION)
-            best, distribution, missing = _choose(flows, target, choice_key, settings.components)
-            log_weights = log_weights_of(distribution, target, judge_key, NUM_DIAGNOSTIC_DRAWS)
+            flows = cast(fetched(trainee.flow), DIAGNOSTIC_PRECISION)
+            spread = target if devices is None else Target(devices.spread(target.model))
+            best, distribution, missing = _choose(flows, spread, choice_key, settings.components)
+            distribution = fetched(distribution)
+            log_weights = log_weights_of(distribution, spread, judge_key, NUM_DIAGNOSTIC_DRAWS)
         skipped = int(trainee.num_skipped[best])
         diagnostics = judge(log_weights, missing_mass=missing, num_failed_steps=skipped)
     if interruption.heard and not interrupted:  # while it was judged

@@ -17,6 +17,7 @@ from bernflow.fit.steps import network_steps_at_once, scan
 from bernflow.flows.base import AbstractFlow
 from bernflow.models.base import AbstractJointModel
 from bernflow.objectives import antithetic_noise, joint_gradient
+from bernflow.placement import replicated
 from bernflow.target import AbstractLayout
 
 
@@ -102,17 +103,17 @@ class Anchor(NamedTuple):
 
 @eqx.filter_jit
 def _value_and_gradient(density: BatchDensity, x: Float[Array, " p"]) -> tuple[Array, Array]:
-    return jax.value_and_grad(density.log_density)(x)
+    return replicated(jax.value_and_grad(density.log_density)(x))
 
 
-def find_anchor(density: BatchDensity, batches: Batches, x: Float[Array, " p"]) -> Anchor:
-    """Evaluate the log density of all rows, batch by batch.
+def find_anchor(density: BatchDensity, batches: Batches, x: Float[Array, " p"], block: int | None = None) -> Anchor:
+    """Evaluate the log density of all rows, batch by batch, or block by block of other size.
 
     The estimate of a batch of B rows is log prior + N / B sum of its rows, so that the mean of all estimates, weighted
     by B, is the density of all rows.
     """
     value, gradient = jnp.zeros(()), jnp.zeros_like(x)
-    for rows in batches.in_order():
+    for rows in batches.in_order(block):
         part = eqx.tree_at(lambda d: d.batch, density, jax.tree.map(lambda leaf: leaf[0], batches.take(rows[None])))
         v, g = _value_and_gradient(part, x)
         share = len(rows) / batches.num_rows
@@ -200,7 +201,7 @@ def _run_chunk(
     carry = (flow_arrays, *trainee[1:])
     chosen = rows if indices is None else indices
     carry, trace = scan(step, carry, (keys, rates, chosen))
-    return JointTrainee(eqx.combine(carry[0], flow_fixed), *carry[1:]), Trace(*trace)
+    return replicated((JointTrainee(eqx.combine(carry[0], flow_fixed), *carry[1:]), Trace(*trace)))
 
 
 def train_jointly(

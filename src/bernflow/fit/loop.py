@@ -14,6 +14,7 @@ from bernflow.diagnostics.importance import ess_fraction, psis
 from bernflow.diagnostics.verdict import judge
 from bernflow.flows.base import AbstractDistribution, AbstractFlow
 from bernflow.objectives import Estimate, antithetic_noise, path_gradient, pathwise_gradient, stratified_noise
+from bernflow.placement import replicated
 from bernflow.posterior import sampling
 from bernflow.target import Target
 
@@ -175,7 +176,7 @@ def run_chunk(
     (arrays, state, skipped), trace = eqx.filter_vmap(one_restart)(
         arrays, fixed, trainee.optimizer_state, trainee.num_skipped, keys, powers
     )
-    return Trainee(eqx.combine(arrays, fixed), state, skipped), Trace(*trace)
+    return replicated((Trainee(eqx.combine(arrays, fixed), state, skipped), Trace(*trace)))
 
 
 def _estimate(flow, target, key, num_particles: int, use_score: bool, power) -> tuple[Estimate, tuple[Array, Array]]:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 
 from bernflow.errors import ArgumentError, FileFormatError, FileWriteError
 from bernflow.files import ensure_writable, json_text, write_whole
@@ -109,7 +109,7 @@ class LoopMemory:
 
     def restore(self, begun: Trainee, recorder: Recorder) -> Place | None:
         """Return where an earlier call ended, and give the recorder what it had seen."""
-        saved = self._checkpoint.read()
+        saved = agreed(self._checkpoint.read())
         if saved is None:
             return None
         with _explained(self._checkpoint):
@@ -142,13 +142,14 @@ class JointMemory:
 
     def __init__(self, checkpoint: Checkpoint):
         self._checkpoint = checkpoint
-        self._saved = checkpoint.read()
+        self._saved = agreed(checkpoint.read())
 
     def anchor(self) -> Anchor | None:
         """Return the anchor of the control variates, which took a pass over all rows; None where there is none."""
         if self._saved is None or "anchor_x" not in self._saved.arrays:
             return None
-        return Anchor(*(jnp.asarray(self._saved.arrays[f"anchor_{name}"]) for name in Anchor._fields))
+        # NumPy arrays: of very many rows it is in double precision whatever the training is in.
+        return Anchor(*(self._saved.arrays[f"anchor_{name}"] for name in Anchor._fields))  # type: ignore[arg-type]
 
     def restore(self, begun: JointTrainee, recorder: Recorder) -> tuple[JointTrainee, int]:
         """Return where an earlier call ended with its number of steps, or the beginning."""
@@ -191,6 +192,19 @@ class _explained:  # noqa: N801  (used like a function)
                 f"resume: {self._checkpoint.paths[0].parent} holds the checkpoint of another flow or optimiser "
                 f"({error}). Choose another folder, or delete that one to begin anew."
             ) from error
+
+
+def agreed(saved: Saved | None) -> Saved | None:
+    """Make sure that all processes of a run read the same checkpoint, before they wait for each other forever."""
+    done = -1 if saved is None else int(saved.facts["done"])
+    if jax.process_count() > 1:
+        found = multihost_utils.process_allgather(np.asarray(done)).reshape(-1).tolist()
+        if len(set(found)) > 1:
+            raise ArgumentError(
+                f"resume: the processes found checkpoints after {found} steps (-1: none): expected the same in all. "
+                "Give a folder that all machines share."
+            )
+    return saved
 
 
 def open_folder(folder: Any) -> Path:

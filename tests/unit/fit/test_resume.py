@@ -224,7 +224,7 @@ def test_another_fit_is_refused(tmp_path, every_chunk):
     (tmp_path / "finished.json").unlink()
     with pytest.raises(ArgumentError, match=r"belongs to another fit \(steps=1300 there, 1301 now"):
         bf.fit(model, **how | {"steps": 1301})
-    with pytest.raises(ArgumentError, match="learning_rate=0.01 there, 0.001 now"):
+    with pytest.raises(ArgumentError, match=r"learning_rate=0\.01 there, 0\.001 now"):
         bf.fit(model, **how, optimizer=1e-3)
     other = {"prior": model.prior, "likelihood": model.likelihood, "x": model.x}
     with pytest.raises(ArgumentError, match=r"another fit \(another data; another log density\)"):
@@ -257,7 +257,7 @@ def test_damaged_checkpoints(expected, tmp_path, every_chunk):
     (tmp_path / "finished.json").unlink()
     for path in tmp_path.glob("flow-*.npz"):
         path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(FileFormatError, match="is not a checkpoint, or it is damaged.*delete its folder"):
+    with pytest.raises(FileFormatError, match=r"is not a checkpoint, or it is damaged.*delete its folder"):
         run("flow", tmp_path)
 
 
@@ -284,7 +284,7 @@ def test_a_full_disk_does_not_stop_the_fit(expected, tmp_path, monkeypatch, ever
 
     monkeypatch.setattr(checkpoint, "write_whole", full)
     monkeypatch.setattr(archive, "save", no_archive)
-    with pytest.warns(UserWarning) as heard:
+    with pytest.warns(UserWarning, match="could not be") as heard:
         same(run("flow", tmp_path), expected["flow"])
     told = [str(warning.message) for warning in heard]
     assert len(told) == 2  # once for three failures, and once for the result
