@@ -125,7 +125,8 @@ class Checkpoint:
 
     def _read(self, path: Path) -> tuple[int, Saved]:
         try:
-            with np.load(path, allow_pickle=False) as file:
+            # Opened here, because np.load leaves a file open that it cannot read.
+            with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
             manifest = json.loads(arrays.pop(MANIFEST).tobytes())
             named, version, stated = manifest["format"], int(manifest["format_version"]), manifest.pop("sha256")
