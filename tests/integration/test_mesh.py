@@ -15,6 +15,8 @@ import bernflow as bf
 # The test and the processes that it starts run the same code.
 SETUP = """
 import sys
+from pathlib import Path
+from jax.experimental import multihost_utils
 import jax, numpy as np, numpyro, numpyro.distributions as dist
 import bernflow as bf
 from bernflow.fit.devices import Devices, as_mesh
@@ -87,7 +89,14 @@ except bf.ArgumentError as error:
     groups["told"] = {"message": np.array(str(error))}
 if "all" in sys.argv:
     groups["numpyro"] = fit(function, X[part], Y[part], mesh=mesh)
-    groups["batches"] = fit(even, mesh=mesh, batch_size=20, steps=400, resume=path + ".folder")
+    groups["batches"], groups["again"] = (
+        fit(even, mesh=mesh, batch_size=20, steps=400, resume=path + ".folder") for _ in range(2)
+    )
+    # Without the finished result, every process reads the last checkpoint.
+    multihost_utils.sync_global_devices("compared")
+    Path(path + ".folder", "finished.json").unlink(missing_ok=True)
+    multihost_utils.sync_global_devices("deleted")
+    groups["resumed"] = fit(even, mesh=mesh, batch_size=20, steps=400, resume=path + ".folder")
 everything = flat(gradients=dict(enumerate(gradients(own, mesh))), rows=fit(own, mesh=mesh), **groups)
 np.savez(path + f"-{index}.npz", **everything)
 """
@@ -172,5 +181,9 @@ def test_processes_with_rows_of_their_own_do_as_one(expected, tmp_path, scope):
     draws, exact = found[0]["batches/draws_b"], space["fit"](space["declarative"](slice(100)))["draws_b"]
     error = 4 * np.sqrt(2 / 50) * exact.std(0)
     assert (np.abs(draws.mean(0) - exact.mean(0)) < error).all()
+    for name in expected("batches"):
+        field = name.partition("/")[2]
+        for group in ("again", "resumed"):
+            np.testing.assert_array_equal(found[0][f"{group}/{field}"], found[0][f"batches/{field}"], err_msg=name)
     # One process writes.
     assert {path.name for path in Path(f"{tmp_path}/found.folder").iterdir()} >= {"batches-1.npz", "finished.json"}

@@ -126,8 +126,10 @@ def fit(
         resumption = None
         if resume is not None:
             folder = open_folder(resume)  # before anything is computed
-            resumption = Resumption(folder, identify(accepted, settings, as_key(key), batch_size))
-            finished = resumption.finished(accepted, refine)
+            identity = identify(accepted, settings, as_key(key), batch_size)
+            resumption = Resumption(folder, identity if devices is None else devices.common(identity))
+            # No process has all rows of a fit whose processes have rows of their own.
+            finished = resumption.finished(None if devices and devices.own_rows else accepted, refine)
             if finished is not None:
                 warn_if_poor(finished)
                 return finished

@@ -3,6 +3,7 @@
 The compiler does the rest: it sees where the arrays lie, splits the work accordingly and puts in the sums over devices.
 """
 
+import hashlib
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -127,6 +128,15 @@ class Devices:
         if not self.own_rows:
             return np.array([num_rows])
         return multihost_utils.process_allgather(np.asarray(num_rows)).reshape(-1)
+
+    def common(self, identity: dict[str, Any]) -> dict[str, Any]:
+        """Return an identity of the whole fit, the same in every process, from that of each with its own rows."""
+        if not self.own_rows:
+            return identity
+        digests = multihost_utils.process_allgather(np.frombuffer(bytes.fromhex(identity["data"]), np.uint8))
+        values = multihost_utils.process_allgather(np.array(identity["log_density"], float))
+        total = hashlib.sha256(np.asarray(digests, np.uint8).tobytes()).hexdigest()
+        return {**identity, "data": total, "log_density": [repr(float(value)) for value in np.sum(values, 0)]}
 
     def _spread_declarative(self, model: Model) -> Model:
         counts = self.counts(model.num_rows())

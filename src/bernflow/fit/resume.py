@@ -54,10 +54,10 @@ class Resumption:
     def _checkpoint(self, name: str) -> Checkpoint:
         return Checkpoint(self.folder, name, self._identity, differences, self._writes)
 
-    def finished(self, model: AbstractModel, refiner: Callable[..., Posterior]) -> Posterior | None:
+    def finished(self, model: AbstractModel | None, refiner: Callable[..., Posterior]) -> Posterior | None:
         """Return the posterior of a call that came to its end, or None."""
         note = self.folder / FINISHED
-        if not note.exists():
+        if not _all_say(int(note.exists()), "a finished fit (0: no, 1: yes)"):
             return None
         try:
             stated = json.loads(note.read_text())
@@ -80,8 +80,12 @@ class Resumption:
 
     def finish(self, posterior: Posterior) -> None:
         """Keep a posterior that was trained and judged to the end."""
-        if not self._writes:
-            return
+        if self._writes:
+            self._keep(posterior)
+        if jax.process_count() > 1:
+            multihost_utils.sync_global_devices("bernflow: finished")  # before any other looks for it
+
+    def _keep(self, posterior: Posterior) -> None:
         path = self.folder / POSTERIOR
         try:
             archive.save(posterior, path)
@@ -196,15 +200,20 @@ class _explained:  # noqa: N801  (used like a function)
 
 def agreed(saved: Saved | None) -> Saved | None:
     """Make sure that all processes of a run read the same checkpoint, before they wait for each other forever."""
-    done = -1 if saved is None else int(saved.facts["done"])
+    _all_say(-1 if saved is None else int(saved.facts["done"]), "checkpoints after so many steps (-1: none)")
+    return saved
+
+
+def _all_say(value: int, what: str) -> int:
+    """Return a number that every process has found, or say that they differ."""
     if jax.process_count() > 1:
-        found = multihost_utils.process_allgather(np.asarray(done)).reshape(-1).tolist()
+        found = multihost_utils.process_allgather(np.asarray(value)).reshape(-1).tolist()
         if len(set(found)) > 1:
             raise ArgumentError(
-                f"resume: the processes found checkpoints after {found} steps (-1: none): expected the same in all. "
-                "Give a folder that all machines share."
+                f"resume: the processes found {what}: {found}, expected the same in all. Give a folder that all "
+                "machines share."
             )
-    return saved
+    return value
 
 
 def open_folder(folder: Any) -> Path:

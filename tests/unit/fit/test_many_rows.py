@@ -47,9 +47,10 @@ def test_a_part_of_the_rows_judges_like_all(model, few_are_many, posterior):
         batches = Batches(model.rows(), NUM, 100, seed=1)
         light = Target(model.without_rows())
         density = joint.BatchDensity(light.layout, light.model, None, None, batches.first(500))
-        factor = np.linalg.cholesky(np.cov(sampling.sample(posterior.distribution, as_key(0), 2000)[0].T))
+        points = sampling.sample(posterior.distribution, as_key(0), 2000)[0]
+        factor = np.linalg.cholesky(np.cov(points.T))
         # The start is 30 standard deviations off.
-        start = posterior.distribution.outer.loc + 30 * factor @ np.array([1.0, -1.0])
+        start = points.mean(0) + 30 * factor @ np.array([1.0, -1.0])
         anchor = find_mode(density, batches, start, factor)
         distances = np.abs(np.linalg.solve(factor, anchor.gradient @ factor @ factor.T))
         assert (distances < 0.1).all()

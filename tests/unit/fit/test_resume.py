@@ -16,7 +16,7 @@ import pytest
 
 import bernflow as bf
 from bernflow.errors import ArgumentError, FileFormatError, FileWriteError
-from bernflow.fit import api, checkpoint, loop
+from bernflow.fit import api, checkpoint, loop, resume
 from bernflow.fit.checkpoint import Checkpoint, Saved
 from bernflow.fit.loop import CHUNK
 from bernflow.fit.progress import Recorder
@@ -268,6 +268,14 @@ def test_a_folder_that_cannot_be_written_to(tmp_path, monkeypatch):
         run("flow", tmp_path / "file")
     with pytest.raises(ArgumentError, match="resume=7: expected the path of a folder"):
         run("flow", 7)
+
+
+def test_processes_that_find_different_checkpoints(tmp_path, monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(resume.multihost_utils, "process_allgather", lambda value: np.array([value, 250]))
+    with pytest.raises(ArgumentError, match=r"the processes found checkpoints after .*: \[-1, 250\].*machines share"):
+        resume.agreed(None)
+    assert resume.agreed(Saved({}, {"done": 250})).facts["done"] == 250
 
 
 def test_a_full_disk_does_not_stop_the_fit(expected, tmp_path, monkeypatch, every_chunk):
