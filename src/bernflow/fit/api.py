@@ -113,7 +113,7 @@ def fit(
     devices = None if mesh is None else Devices(as_mesh(mesh))
     progress = progress and jax.process_index() == 0
     start_key, flow_key, train_key = jax.random.split(as_key(key), 3)
-    with use_mesh(devices and devices.mesh), use_precision(settings.precision):
+    with use_mesh(None if devices is None else devices.mesh), use_precision(settings.precision):
         accepted = as_model(model, model_args, model_kwargs or {})
         if batch_size is not None and not isinstance(accepted, AbstractJointModel):
             raise ArgumentError(
@@ -133,17 +133,17 @@ def fit(
             if finished is not None:
                 warn_if_poor(finished)
                 return finished
-        jointly = isinstance(accepted, AbstractJointModel) and is_joint(accepted, batch_size)
-        if jointly:
+        posterior = None
+        if isinstance(accepted, AbstractJointModel) and is_joint(accepted, batch_size):
             posterior = fit_jointly(
                 accepted, settings, as_key(key), batch_size, progress, began, refine, None, resumption, devices
             )
         else:
             target = Target(accepted)
             flows = initial_flows(target, settings, start_key, flow_key, devices)
-    if not jointly:
+    if posterior is None:
         memory = None if resumption is None else resumption.loop()
-        with use_mesh(devices and devices.mesh):
+        with use_mesh(None if devices is None else devices.mesh):
             posterior = train_and_judge(
                 target, settings, flows, train_key, progress, began, refine, None, memory, devices
             )

@@ -124,7 +124,7 @@ class Batches:
             for job in jobs:
                 yield on_device, jnp.asarray(self.indices(*job))
             return
-        precision = "float64" if jax.config.jax_enable_x64 else "float32"
+        precision = str(jnp.zeros(()).dtype)
 
         def gather(job: tuple[int, int]) -> PyTree:
             with use_precision(precision):  # another thread does not share it

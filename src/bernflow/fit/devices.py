@@ -26,10 +26,8 @@ from bernflow.placement import DATA, PARTICLES
 AXES = ("data", "particles")
 
 
-def as_mesh(mesh: Any) -> Mesh | None:
+def as_mesh(mesh: Any) -> Mesh:
     """Turn what the user gave into a mesh with our two axes, data first."""
-    if mesh is None:
-        return None
     if isinstance(mesh, Mesh):
         names = tuple(mesh.axis_names)
         if not names or not set(names) <= set(AXES):

@@ -108,7 +108,8 @@ def fit_jointly(
     training = training or NetworkTraining()
     start_key, joint_key, final_key = jax.random.split(key, 3)
     # Rows travel in batches alone: what is compiled for the rest must not take them along.
-    light = Target(_of_all_processes(model, devices).without_rows())
+    without_rows = _of_all_processes(model, devices).without_rows()
+    light = Target(without_rows)
     size = batch_size or own_batch_size(model) or min(DEFAULT_BATCH_SIZE, model.num_rows())
     seed = int(jax.random.randint(joint_key, (), 0, 2**31 - 1))
     batches = _batches(model, size, seed, devices)
@@ -136,7 +137,7 @@ def fit_jointly(
         if done < steps:
             trainee, done = joint.train_jointly(
                 trainee,
-                light.model,
+                without_rows,
                 light.layout,
                 batches,
                 joint_key,

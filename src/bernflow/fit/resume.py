@@ -64,7 +64,8 @@ class Resumption:
             identity, checksum = dict(stated["identity"]), str(stated["sha256"])
             whole = hashlib.sha256((self.folder / POSTERIOR).read_bytes()).hexdigest() == checksum
         except (OSError, ValueError, KeyError, TypeError) as error:
-            return self._distrust(f"{note} cannot be read ({type(error).__name__}: {error})")
+            self._distrust(f"{note} cannot be read ({type(error).__name__}: {error})")
+            return None
         different = differences(identity, self._identity)
         if different:
             raise ArgumentError(
@@ -72,11 +73,13 @@ class Resumption:
                 "model, data, key and settings. Choose another folder, or delete that one to begin anew."
             )
         if not whole:
-            return self._distrust(f"{self.folder / POSTERIOR} is damaged (its checksum is wrong)")
+            self._distrust(f"{self.folder / POSTERIOR} is damaged (its checksum is wrong)")
+            return None
         try:
             return archive.load(self.folder / POSTERIOR, model, refiner)
         except FileFormatError as error:
-            return self._distrust(str(error))
+            self._distrust(str(error))
+            return None
 
     def finish(self, posterior: Posterior) -> None:
         """Keep a posterior that was trained and judged to the end."""
@@ -120,7 +123,8 @@ class LoopMemory:
             weights = saved.arrays.get("weights")
             kept = begun if weights is None else Trainee(*fill_arrays("kept", begun, saved.arrays))
             after = Trainee(*fill_arrays("after", begun, saved.arrays))
-            place = Place(*(int(saved.facts[name]) for name in ("cycle", "chunk", "done")), after, kept, weights)
+            cycle, chunk, done = (int(saved.facts[name]) for name in ("cycle", "chunk", "done"))
+            place = Place(cycle, chunk, done, after, kept, weights)
             recorder.restore(_record_of(saved))
         return place
 
