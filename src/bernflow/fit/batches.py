@@ -10,7 +10,7 @@ from jaxtyping import Array, Int, PyTree
 
 from bernflow.errors import ArgumentError
 from bernflow.fit.permutation import permuted
-from bernflow.models.mapped import is_mapped, release
+from bernflow.models.mapped import gather, is_mapped
 from bernflow.precision import use_precision
 
 # Rows up to this size are moved to the device once; larger ones, and files mapped into memory, are streamed.
@@ -105,12 +105,10 @@ class Batches:
 
     def take(self, indices: Int[np.ndarray, "num b"]) -> PyTree:
         """Gather rows on the host and send them to the device."""
-        rows = jax.tree.map(
-            lambda leaf: self._put(np.asarray(leaf[indices.reshape(-1)]).reshape(*indices.shape, *leaf.shape[1:])),
+        return jax.tree.map(
+            lambda leaf: self._put(gather(leaf, indices.reshape(-1)).reshape(*indices.shape, *leaf.shape[1:])),
             self.rows,
         )
-        release(self.rows)
-        return rows
 
     def chunks(self, lengths: list[int], first_step: int = 0) -> Iterator[tuple[PyTree, PyTree]]:
         """Yield, for chunks of so many steps, (rows on the device, indices), or (batches on the device, None).
@@ -126,16 +124,16 @@ class Batches:
             return
         precision = str(jnp.zeros(()).dtype)
 
-        def gather(job: tuple[int, int]) -> PyTree:
+        def take(job: tuple[int, int]) -> PyTree:
             with use_precision(precision):  # another thread does not share it
                 return self.take(self.indices(*job))
 
         with ThreadPoolExecutor(1) as pool:
-            ahead = [pool.submit(gather, job) for job in jobs[:1]]
+            ahead = [pool.submit(take, job) for job in jobs[:1]]
             for following in [*jobs[1:], None]:
                 batch = ahead.pop().result()
                 if following is not None:
-                    ahead.append(pool.submit(gather, following))
+                    ahead.append(pool.submit(take, following))
                 yield batch, None
 
 

@@ -10,6 +10,8 @@ from jaxtyping import PyTree
 
 # Bytes of one array that are read at once.
 BLOCK_BYTES = 2**24
+# Scattered rows that are read at once.
+ROWS_AT_ONCE = 64
 
 
 def is_mapped(value: Any) -> bool:
@@ -26,6 +28,20 @@ def release(tree: PyTree) -> None:
         # Changes of a private copy ("c") are in these pages alone.
         if is_mapped(leaf) and leaf.mode != "c" and hasattr(mmap, "MADV_DONTNEED"):
             leaf._mmap.madvise(mmap.MADV_DONTNEED)
+
+
+def gather(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return some rows of an array, in memory.
+
+    Around every row that is read from a mapped file the system maps up to megabytes: many at once are all of it.
+    """
+    if not is_mapped(values):
+        return np.asarray(values[rows])
+    out = np.empty((len(rows), *values.shape[1:]), values.dtype)
+    for start in range(0, len(rows), ROWS_AT_ONCE):
+        out[start : start + ROWS_AT_ONCE] = values[rows[start : start + ROWS_AT_ONCE]]
+        release(values)
+    return out
 
 
 def rows_at_once(tree: PyTree) -> int:

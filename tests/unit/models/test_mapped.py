@@ -131,5 +131,5 @@ def test_memory_is_bounded(tmp_path):
         [sys.executable, "-c", SCRIPT, str(tmp_path), str(num)], capture_output=True, text=True, env=environment
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    # The rows are 1,373 MiB; Python and the compiler take about 400.
-    assert int(done.stdout) < 1000
+    # The rows are 1,373 MiB; all else takes about 900. Rows that are read and not given back make it 1,650 and more.
+    assert int(done.stdout) < 1200
