@@ -14,6 +14,7 @@ from jax.lax import stop_gradient
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
 from bernflow.flows.base import AbstractFlow, AbstractScoredFlow
+from bernflow.placement import over_particles
 from bernflow.target import Target
 
 # Share of particles with one coordinate drawn wide, and how wide.
@@ -40,7 +41,7 @@ class Noise(NamedTuple):
 def antithetic_noise(flow: AbstractFlow, key: Key[Array, ""], num: int) -> Float[Array, "s p"]:
     """Draw base noise in mirrored pairs, z and -z, which cancel the odd part of the gradient's error."""
     z = flow.sample_base(key, (num + 1) // 2)
-    return jnp.concatenate([z, flow.mirror(z)])[:num]
+    return over_particles(jnp.concatenate([z, flow.mirror(z)])[:num])
 
 
 def stratified_noise(flow: AbstractScoredFlow, key: Key[Array, ""], num: int) -> Noise:

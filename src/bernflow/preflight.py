@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Key
 from bernflow.errors import ModelError
 from bernflow.models.base import Theta
 from bernflow.models.inputs import user_code
+from bernflow.placement import replicated
 from bernflow.target import Target
 
 RADIUS = 2.0
@@ -76,7 +77,7 @@ def _model_density(target: Target, x: Float[Array, " p"]) -> Array:
 
 @eqx.filter_jit
 def _values_and_gradients(target: Target, starts: Array) -> tuple[Array, Array]:
-    return jax.vmap(jax.value_and_grad(target.log_density))(starts)
+    return replicated(jax.vmap(jax.value_and_grad(target.log_density))(starts))
 
 
 @eqx.filter_jit

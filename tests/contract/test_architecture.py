@@ -10,7 +10,7 @@ import bernflow
 
 SRC = Path(bernflow.__file__).parent
 LAYERS = (
-    ("errors", "files", "keys", "precision"),
+    ("errors", "files", "keys", "placement", "precision"),
     ("models",),
     ("target", "preflight"),
     ("flows",),

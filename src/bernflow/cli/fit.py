@@ -60,6 +60,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     fit.add_argument(
         "--components", type=_count, default=1, metavar="N", help="largest number of parts of a mixture (default: 1)"
     )
+    fit.add_argument(
+        "--resume",
+        type=Path,
+        metavar="FOLDER",
+        help="write checkpoints there; the same command goes on from the last one, however it was stopped",
+    )
     draws = parser.add_argument_group("the draws")
     draws.add_argument("--draws", type=_count, default=4000, metavar="N", help="how many (default: 4000)")
     draws.add_argument(
@@ -96,7 +102,12 @@ def run(options: argparse.Namespace) -> int:
     with redirect_stdout(sys.stderr) if options.json else nullcontext(), _spoken_warnings(), _shown_causes():
         source = load_model(options.model, options.data, progress=not options.quiet)
         posterior = bf.fit(
-            source.model, model_kwargs=source.model_kwargs, key=options.seed, progress=not options.quiet, **settings
+            source.model,
+            model_kwargs=source.model_kwargs,
+            key=options.seed,
+            resume=options.resume,
+            progress=not options.quiet,
+            **settings,
         )
         origin = {
             "model": {**(fingerprint(path) or {}), "given": options.model},

@@ -1,23 +1,28 @@
 """`fit`: from a model to a posterior with a verdict."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from os import PathLike
 from typing import Any
 
 import equinox as eqx
 import jax
 import optax
+from jax.sharding import Mesh
 
 from bernflow.errors import ArgumentError
-from bernflow.fit.engine import DIAGNOSTIC_PRECISION, cast, initial_flows, train_and_judge
+from bernflow.fit.devices import Devices, as_mesh
+from bernflow.fit.engine import DIAGNOSTIC_PRECISION, cast, initial_flows, train_and_judge, warn_if_poor
+from bernflow.fit.identity import identify
 from bernflow.fit.jointly import fit_jointly, is_joint
+from bernflow.fit.resume import Resumption, open_folder
 from bernflow.fit.settings import check_count, resolve_settings
 from bernflow.flows.base import AbstractFlow
 from bernflow.flows.external import FlowjaxFlow
 from bernflow.keys import as_key
 from bernflow.models import AbstractModel, as_model
 from bernflow.models.base import AbstractJointModel
+from bernflow.placement import use_mesh
 from bernflow.posterior import Posterior, archive
 from bernflow.precision import use_precision
 from bernflow.target import Target
@@ -38,6 +43,8 @@ def fit(
     batch_size: int | None = None,
     optimizer: float | optax.GradientTransformation | None = None,
     precision: str | None = None,
+    mesh: Mesh | Mapping[str, int] | None = None,
+    resume: str | PathLike | None = None,
     progress: bool = True,
 ) -> Posterior:
     """Fit a posterior and judge it.
@@ -69,6 +76,13 @@ def fit(
         optimizer: a learning rate, or an optax optimiser with its own.
         precision: "float64" (default on a CPU) or "float32" (default on an accelerator) for training; the verdict is
             always computed in double precision.
+        mesh: devices to spread the work over: a `jax.sharding.Mesh` with axes "data" (rows of the data), "particles"
+            (draws of a step) or both, or a dict such as {"data": 4, "particles": 2}. In a run of several processes
+            (`jax.distributed.initialize`) with a data axis, every process gives the rows that it has, all make the
+            same calls, and all get the same posterior.
+        resume: a folder that the fit writes checkpoints into. The same call goes on from the last one, however it was
+            stopped, and ends with the same result; once it has come to its end, it returns that. Checkpoints of
+            another fit are refused.
         progress: show a progress bar.
 
     Example:
@@ -96,8 +110,10 @@ def fit(
         raise ArgumentError(f"model_kwargs={model_kwargs!r}: expected a dict of keyword arguments for the model.")
     if batch_size is not None:
         check_count("batch_size", batch_size, 0)
+    devices = None if mesh is None else Devices(as_mesh(mesh))
+    progress = progress and jax.process_index() == 0
     start_key, flow_key, train_key = jax.random.split(as_key(key), 3)
-    with use_precision(settings.precision):
+    with use_mesh(None if devices is None else devices.mesh), use_precision(settings.precision):
         accepted = as_model(model, model_args, model_kwargs or {})
         if batch_size is not None and not isinstance(accepted, AbstractJointModel):
             raise ArgumentError(
@@ -105,11 +121,47 @@ def fit(
                 "batches. Leave it out, or give a bf.Model, a NumPyro model with numpyro.plate(..., subsample_size=), "
                 "or a PyMC model with pm.Minibatch."
             )
+        if devices is not None:
+            devices.check(accepted)
+        resumption = None
+        if resume is not None:
+            folder = open_folder(resume)  # before anything is computed
+            identity = identify(accepted, settings, as_key(key), batch_size)
+            resumption = Resumption(folder, identity if devices is None else devices.common(identity))
+            # No process has all rows of a fit whose processes have rows of their own.
+            finished = resumption.finished(None if devices and devices.own_rows else accepted, refine)
+            if finished is not None:
+                warn_if_poor(finished)
+                return finished
+        posterior = None
         if isinstance(accepted, AbstractJointModel) and is_joint(accepted, batch_size):
-            return fit_jointly(accepted, settings, as_key(key), batch_size, progress, began, refine)
-        target = Target(accepted)
-        flows, probes = initial_flows(target, settings, start_key, flow_key)
-    return train_and_judge(target, settings, flows, train_key, progress, began, refine, probes=probes)
+            posterior = fit_jointly(
+                accepted, settings, as_key(key), batch_size, progress, began, refine, None, resumption, devices
+            )
+        else:
+            target = Target(accepted)
+            flows, probes = initial_flows(target, settings, start_key, flow_key, devices)
+    if posterior is None:
+        memory = None if resumption is None else resumption.loop()
+        with use_mesh(None if devices is None else devices.mesh):
+            posterior = train_and_judge(
+                target,
+                settings,
+                flows,
+                train_key,
+                progress,
+                began,
+                refine,
+                probes=probes,
+                memory=memory,
+                devices=devices,
+            )
+    if devices is not None and devices.own_rows:
+        # No process has all rows: weights and predictions from one's own would be wrong.
+        posterior.model = None
+    if resumption is not None and not posterior.settings["interrupted"]:
+        resumption.finish(posterior)
+    return posterior
 
 
 def refine(

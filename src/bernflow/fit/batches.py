@@ -1,64 +1,112 @@
 """Batches of rows: shuffled without replacement, kept on the device where they fit, streamed where they do not."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Int, PyTree
+from jaxtyping import Array, Int, PyTree
 
 from bernflow.errors import ArgumentError
+from bernflow.fit.permutation import permuted
+from bernflow.models.mapped import gather, is_mapped
+from bernflow.precision import use_precision
 
 # Rows up to this size are moved to the device once; larger ones, and files mapped into memory, are streamed.
 MAX_RESIDENT_BYTES = 4 * 2**30
+# Up to so many rows an epoch is shuffled in memory; the order of more is computed row by row.
+MAX_SHUFFLED_ROWS = 2**22
 
 
 class Batches:
     """An endless sequence of batches, epoch after epoch; the same seed gives the same sequence.
 
     Rows that do not fill a last batch are left out of an epoch; every epoch leaves out others.
+
+    Args:
+        rows: arrays (N, ...) on the host.
+        num_rows: N.
+        batch_size: rows of a batch.
+        seed: for the order of the rows.
+        resident: whether all rows are moved to the device once; None decides by their size.
+        put: sends batches (steps, rows, ...) to the device or devices.
+        num_processes: how many processes each have as many rows, and take a batch of this size from them.
     """
 
-    def __init__(self, rows: PyTree, num_rows: int, batch_size: int, seed: int, resident: bool | None = None):
+    def __init__(
+        self,
+        rows: PyTree,
+        num_rows: int,
+        batch_size: int,
+        seed: int,
+        resident: bool | None = None,
+        put: Callable[[np.ndarray], Array] = jnp.asarray,
+        num_processes: int = 1,
+    ):
         if batch_size > num_rows:
             raise ArgumentError(
                 f"batch_size={batch_size} with {num_rows} rows: expected at most as many. Leave it out to use all rows."
             )
         self.rows = rows
+        # Where each of several processes has rows of its own, these are its own, and so is its part of a batch.
+        self.total_rows = num_rows * num_processes
+        self._num_processes = num_processes
+        self._put = put
         self.num_rows = num_rows
         self.batch_size = batch_size
         self.steps_per_epoch = num_rows // batch_size
         self._seed = seed
+        # The order of the epoch that was asked for last.
+        self._order: tuple[int, np.ndarray] = (-1, np.empty(0, self._dtype))
         self.resident = _fits(rows) if resident is None else resident
 
     def indices(self, first: int, num: int) -> Int[np.ndarray, "num b"]:
         """Return the rows of `num` steps from step `first` on."""
-        return np.stack(
-            [
-                self._epoch(step // self.steps_per_epoch)[step % self.steps_per_epoch]
-                for step in range(first, first + num)
-            ]
-        )
+        steps = np.arange(first, first + num)
+        epochs, places = steps // self.steps_per_epoch, steps % self.steps_per_epoch
+        return np.concatenate([self._rows_of(epoch, places[epochs == epoch]) for epoch in np.unique(epochs)])
 
-    def in_order(self) -> Iterator[Int[np.ndarray, " b"]]:
-        """Yield all rows once, in batches; the last may be shorter."""
-        for start in range(0, self.num_rows, self.batch_size):
-            yield np.arange(start, min(start + self.batch_size, self.num_rows), dtype=np.int32)
+    def in_order(self, block: int | None = None) -> Iterator[Int[np.ndarray, " b"]]:
+        """Yield all rows once, in batches or blocks; the last may be shorter."""
+        block = block or self.batch_size
+        for start in range(0, self.num_rows, block):
+            yield np.arange(start, min(start + block, self.num_rows), dtype=self._dtype)
 
     def first(self, num: int) -> PyTree:
         """Return a random choice of rows, on the device."""
-        order = np.random.default_rng([self._seed, 0]).permutation(self.num_rows)[:num].astype(np.int32)
-        return jax.tree.map(lambda leaf: leaf[0], self.take(order[None]))
+        return jax.tree.map(lambda leaf: leaf[0], self.take(self.sample(num)[None]))
 
-    def _epoch(self, epoch: int) -> Int[np.ndarray, "steps b"]:
-        order = np.random.default_rng([self._seed, epoch]).permutation(self.num_rows).astype(np.int32)
-        return order[: self.steps_per_epoch * self.batch_size].reshape(self.steps_per_epoch, self.batch_size)
+    def share(self, num: int) -> int:
+        """Return how many of so many rows this process brings."""
+        return num // self._num_processes
+
+    def sample(self, num: int) -> Int[np.ndarray, " num"]:
+        """Choose rows at random, without replacement."""
+        if self.num_rows > MAX_SHUFFLED_ROWS:
+            return permuted(np.arange(num), self.num_rows, [self._seed, 0]).astype(self._dtype)
+        return np.random.default_rng([self._seed, 0]).permutation(self.num_rows)[:num].astype(self._dtype)
+
+    @property
+    def _dtype(self) -> type:
+        return np.int32 if self.num_rows < 2**31 else np.int64
+
+    def _rows_of(self, epoch: int, places: Int[np.ndarray, " k"]) -> Int[np.ndarray, "k b"]:
+        """Return the batches of an epoch at the given places."""
+        if self.num_rows > MAX_SHUFFLED_ROWS:
+            positions = places[:, None] * self.batch_size + np.arange(self.batch_size)
+            rows = permuted(positions.reshape(-1), self.num_rows, [self._seed, int(epoch)])
+            return rows.reshape(positions.shape).astype(self._dtype)
+        known, order = self._order
+        if known != epoch:
+            order = np.random.default_rng([self._seed, int(epoch)]).permutation(self.num_rows).astype(self._dtype)
+            self._order = (int(epoch), order)
+        return order[: self.steps_per_epoch * self.batch_size].reshape(-1, self.batch_size)[places]
 
     def take(self, indices: Int[np.ndarray, "num b"]) -> PyTree:
         """Gather rows on the host and send them to the device."""
         return jax.tree.map(
-            lambda leaf: jnp.asarray(np.asarray(leaf[indices.reshape(-1)]).reshape(*indices.shape, *leaf.shape[1:])),
+            lambda leaf: self._put(gather(leaf, indices.reshape(-1)).reshape(*indices.shape, *leaf.shape[1:])),
             self.rows,
         )
 
@@ -74,16 +122,22 @@ class Batches:
             for job in jobs:
                 yield on_device, jnp.asarray(self.indices(*job))
             return
+        precision = str(jnp.zeros(()).dtype)
+
+        def take(job: tuple[int, int]) -> PyTree:
+            with use_precision(precision):  # another thread does not share it
+                return self.take(self.indices(*job))
+
         with ThreadPoolExecutor(1) as pool:
-            ahead = [pool.submit(lambda job: self.take(self.indices(*job)), job) for job in jobs[:1]]
+            ahead = [pool.submit(take, job) for job in jobs[:1]]
             for following in [*jobs[1:], None]:
                 batch = ahead.pop().result()
                 if following is not None:
-                    ahead.append(pool.submit(lambda job: self.take(self.indices(*job)), following))
+                    ahead.append(pool.submit(take, following))
                 yield batch, None
 
 
 def _fits(rows: PyTree) -> bool:
     leaves = jax.tree.leaves(rows)
-    mapped = any(isinstance(leaf, np.memmap) for leaf in leaves)
+    mapped = any(map(is_mapped, leaves))
     return not mapped and sum(leaf.nbytes for leaf in leaves) <= MAX_RESIDENT_BYTES

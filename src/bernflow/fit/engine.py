@@ -15,11 +15,12 @@ from jaxtyping import Array, Key
 
 from bernflow.diagnostics.verdict import Diagnostics, judge
 from bernflow.fit import modes
+from bernflow.fit.devices import Devices
 from bernflow.fit.interruption import Interruption
 from bernflow.fit.loop import (
     NUM_DIAGNOSTIC_DRAWS,
     Method,
-    Trace,
+    Place,
     begin,
     evaluate,
     num_stacked,
@@ -29,9 +30,11 @@ from bernflow.fit.loop import (
 )
 from bernflow.fit.probes import mass_elsewhere
 from bernflow.fit.progress import Recorder
+from bernflow.fit.resume import LoopMemory
 from bernflow.fit.settings import FULL_RATE_DIM, Settings
 from bernflow.fit.start import Gaussian, find_start
 from bernflow.flows.base import AbstractDistribution, AbstractFlow, AbstractScoredFlow
+from bernflow.placement import fetched
 from bernflow.posterior import Posterior
 from bernflow.precision import use_precision
 from bernflow.preflight import preflight, starting_points
@@ -41,8 +44,16 @@ NUM_STARTS = 8
 DIAGNOSTIC_PRECISION = "float64"
 
 
-def initial_flows(target: Target, settings: Settings, start_key: Key[Array, ""], flow_key: Key[Array, ""]):
+def initial_flows(
+    target: Target,
+    settings: Settings,
+    start_key: Key[Array, ""],
+    flow_key: Key[Array, ""],
+    devices: Devices | None = None,
+):
     """Return one flow per restart, stacked, each at a start of its own, and all starts that were found."""
+    if devices is not None:
+        target = Target(devices.spread(target.model))
     settings.family.check(target.dim)
     num = max(num_starts(target.dim), settings.restarts * (4 if settings.restarts > 1 else 1))
     points_key, path_key = jax.random.split(start_key)
@@ -59,7 +70,8 @@ def initial_flows(target: Target, settings: Settings, start_key: Key[Array, ""],
         loc, factor = gaussians.loc[chosen], gaussians.factor[chosen]
     keys = jax.random.split(flow_key, settings.restarts)
     make = _build_flows if settings.family.compiled else _build_one_by_one
-    return make(settings.family.build, settings.spec(target.dim), keys, loc, factor), gaussians
+    flows = make(settings.family.build, settings.spec(target.dim), keys, loc, factor)
+    return fetched(flows), fetched(gaussians)
 
 
 @eqx.filter_jit
@@ -88,8 +100,14 @@ def train_and_judge(
     *,
     probes: Gaussian | None = None,
     earlier: Posterior | None = None,
+    memory: LoopMemory | None = None,
+    devices: Devices | None = None,
 ) -> Posterior:
-    """Train stacked flows, choose or mix, judge, and wrap up; probes tell of modes that the flows may miss."""
+    """Train stacked flows, choose or mix, judge, and wrap up.
+
+    `probes` tell of modes that the flows may miss, `memory` outlives the process, and over `devices` the rows are
+    spread while the fit lasts.
+    """
     use_score = settings.family.use_score and isinstance(flows, AbstractScoredFlow)
     rate = settings.learning_rate
     if rate is not None and not settings.family.paper_recipe:
@@ -107,27 +125,36 @@ def train_and_judge(
     done_before = 0 if earlier is None else int(earlier.settings["steps"])
     recorder = Recorder(progress, settings.num_particles, done_before)
 
-    def report(done: int, planned: int, trace: Trace) -> None:
-        recorder(done, planned, trace)
+    def keep(place: Place) -> None:
+        if memory is not None:
+            memory.keep(place, recorder)
         interruption.check()
 
     with Interruption() as interruption:
         try:
             with use_precision(settings.precision):
                 begun = begin(flows, settings.optimizer)
-                trainee, done, interrupted = train(begun, target, loop_key, method, settings.steps, report)
+                spread = target if devices is None else Target(devices.spread(target.model))
+                place = None if memory is None else memory.restore(begun, recorder)
+                trainee, done, interrupted = train(
+                    begun, spread, loop_key, method, settings.steps, recorder, place, keep
+                )
         finally:
             recorder.close()
+            if memory is not None:
+                memory.flush()
         if interrupted:
             _warn_interrupted(done_before + done)
         with use_precision(DIAGNOSTIC_PRECISION):
-            flows = cast(trainee.flow, DIAGNOSTIC_PRECISION)
-            best, distribution, missing = _choose(flows, target, choice_key, settings.components)
-            draws, log_weights = weigh(distribution, target, judge_key, NUM_DIAGNOSTIC_DRAWS)
+            flows = cast(fetched(trainee.flow), DIAGNOSTIC_PRECISION)
+            spread = target if devices is None else Target(devices.spread(target.model))
+            best, distribution, missing = _choose(flows, spread, choice_key, settings.components)
+            distribution = fetched(distribution)
+            draws, log_weights = weigh(distribution, spread, judge_key, NUM_DIAGNOSTIC_DRAWS)
             skipped = int(trainee.num_skipped[best])
             diagnostics = judge(log_weights, missing_mass=missing, num_failed_steps=skipped)
             if probes is not None and np.isfinite(diagnostics.log_evidence):
-                elsewhere = mass_elsewhere(probes, target, draws, diagnostics.log_evidence, choice_key)
+                elsewhere = mass_elsewhere(probes, spread, draws, diagnostics.log_evidence, choice_key)
                 if elsewhere > (missing or 0.0):
                     diagnostics = judge(log_weights, missing_mass=elsewhere, num_failed_steps=skipped)
     if interruption.heard and not interrupted:  # while it was judged

@@ -17,6 +17,7 @@ from bernflow.fit.steps import network_steps_at_once, scan
 from bernflow.flows.base import AbstractFlow
 from bernflow.models.base import AbstractJointModel
 from bernflow.objectives import antithetic_noise, joint_gradient
+from bernflow.placement import replicated
 from bernflow.target import AbstractLayout
 
 
@@ -102,17 +103,17 @@ class Anchor(NamedTuple):
 
 @eqx.filter_jit
 def _value_and_gradient(density: BatchDensity, x: Float[Array, " p"]) -> tuple[Array, Array]:
-    return jax.value_and_grad(density.log_density)(x)
+    return replicated(jax.value_and_grad(density.log_density)(x))
 
 
-def find_anchor(density: BatchDensity, batches: Batches, x: Float[Array, " p"]) -> Anchor:
-    """Evaluate the log density of all rows, batch by batch.
+def find_anchor(density: BatchDensity, batches: Batches, x: Float[Array, " p"], block: int | None = None) -> Anchor:
+    """Evaluate the log density of all rows, batch by batch, or block by block of other size.
 
     The estimate of a batch of B rows is log prior + N / B sum of its rows, so that the mean of all estimates, weighted
     by B, is the density of all rows.
     """
     value, gradient = jnp.zeros(()), jnp.zeros_like(x)
-    for rows in batches.in_order():
+    for rows in batches.in_order(block):
         part = eqx.tree_at(lambda d: d.batch, density, jax.tree.map(lambda leaf: leaf[0], batches.take(rows[None])))
         v, g = _value_and_gradient(part, x)
         share = len(rows) / batches.num_rows
@@ -200,7 +201,7 @@ def _run_chunk(
     carry = (flow_arrays, *trainee[1:])
     chosen = rows if indices is None else indices
     carry, trace = scan(step, carry, (keys, rates, chosen))
-    return JointTrainee(eqx.combine(carry[0], flow_fixed), *carry[1:]), Trace(*trace)
+    return replicated((JointTrainee(eqx.combine(carry[0], flow_fixed), *carry[1:]), Trace(*trace)))
 
 
 def train_jointly(
@@ -215,8 +216,11 @@ def train_jointly(
     epoch_end: EpochEnd | None = None,
     anchor: Anchor | None = None,
     first_step: int = 0,
+    keep: Callable[[int, JointTrainee], None] = lambda done, trainee: None,
 ) -> tuple[JointTrainee, int]:
     """Train for a number of steps, or until `epoch_end` says that it is enough; `first_step` of them are done already.
+
+    `keep` hears of the trainee after every chunk.
 
     Returns:
         The trained flow and weights, and the number of steps taken.
@@ -225,8 +229,10 @@ def train_jointly(
     has_network = trainee.weights is not None
     # Chunks end with the epochs where somebody listens to them.
     unit = batches.steps_per_epoch if epoch_end is not None else steps
-    lengths = _chunk_lengths(steps - first_step, unit, network_steps_at_once() if has_network else CHUNK)
+    at_once = network_steps_at_once() if has_network else CHUNK
+    lengths = _chunk_lengths(steps, unit, at_once)
     longest = max(lengths, default=0)
+    lengths = _remaining(lengths, first_step)
     rates = method.rates(steps)
     done = first_step
     for (rows, indices), length in zip(batches.chunks(lengths, first_step), lengths, strict=True):
@@ -242,10 +248,19 @@ def train_jointly(
         trainee, trace = _run_chunk((light, layout, anchor, rows, indices), trainee, keys, chunk_rates, method)
         done += length
         report(done, steps, Trace(*(np.asarray(leaf)[None, :length] for leaf in trace)))
+        keep(done, trainee)
         at_end = done % batches.steps_per_epoch == 0 or done == steps
         if epoch_end is not None and at_end and epoch_end(math.ceil(done / batches.steps_per_epoch), trainee):
             break
     return trainee, done
+
+
+def _remaining(lengths: list[int], first_step: int) -> list[int]:
+    """Return the chunks after so many steps; the same chunks see the same noise as without an interruption."""
+    while lengths and first_step > 0:
+        first_step -= lengths[0]
+        lengths = lengths[1:] if first_step >= 0 else [-first_step, *lengths[1:]]
+    return lengths
 
 
 def _chunk_lengths(steps: int, unit: int, longest: int) -> list[int]:

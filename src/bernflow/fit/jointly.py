@@ -14,6 +14,7 @@ from jaxtyping import Array, Key
 from bernflow.diagnostics.verdict import judge
 from bernflow.fit import joint
 from bernflow.fit.batches import Batches
+from bernflow.fit.devices import Devices, check_batches
 from bernflow.fit.engine import (
     DIAGNOSTIC_PRECISION,
     cast,
@@ -24,19 +25,26 @@ from bernflow.fit.engine import (
     warn_if_poor,
 )
 from bernflow.fit.loop import NUM_DIAGNOSTIC_DRAWS, log_weights_of
+from bernflow.fit.many_rows import MAX_JUDGED_ROWS, find_mode, judge_by_part, say_part
 from bernflow.fit.progress import Recorder
+from bernflow.fit.resume import Resumption
 from bernflow.fit.settings import Settings
-from bernflow.fit.start import find_start
+from bernflow.fit.start import Gaussian, find_start
+from bernflow.models import Model
 from bernflow.models.base import AbstractJointModel
 from bernflow.models.inputs import user_code
+from bernflow.placement import fetched
 from bernflow.posterior import Posterior
 from bernflow.precision import use_precision
 from bernflow.preflight import starting_points
-from bernflow.target import Target
+from bernflow.target import Target, layout_of
 
 DEFAULT_BATCH_SIZE = 256
 # Without a given number of steps: so many epochs, and at least so many steps.
 EPOCHS_WITH_NETWORK, EPOCHS_WITHOUT, MIN_STEPS = 20, 5, 4000
+# With very many rows: as many as five epochs of a million rows. With control variates the noise of a batch depends on
+# its size alone, so that more rows need no more steps.
+MAX_STEPS = 20_000
 # Rows behind the start of a model without a network.
 MAX_START_ROWS = 20_000
 WEIGHTS_RATE = 1e-3
@@ -86,8 +94,12 @@ def fit_jointly(
     began: float,
     refiner: Callable[..., Posterior],
     training: NetworkTraining | None = None,
+    resumption: Resumption | None = None,
+    devices: Devices | None = None,
 ) -> Posterior:
     """Train on batches, then judge on all rows.
+
+    What `resumption` finds in its folder is not done again; over `devices` batches are spread.
 
     With a network there are two stages: flow and weights are trained together, then the weights are frozen and the
     flow is fitted by the ordinary engine to the posterior that the frozen network leaves. The second stage sees all
@@ -95,60 +107,108 @@ def fit_jointly(
     """
     training = training or NetworkTraining()
     start_key, joint_key, final_key = jax.random.split(key, 3)
-    target = Target(model)
+    # Rows travel in batches alone: what is compiled for the rest must not take them along.
+    without_rows = _of_all_processes(model, devices).without_rows()
+    light = Target(without_rows)
     size = batch_size or own_batch_size(model) or min(DEFAULT_BATCH_SIZE, model.num_rows())
     seed = int(jax.random.randint(joint_key, (), 0, 2**31 - 1))
-    batches = Batches(model.rows(), model.num_rows(), size, seed)
+    batches = _batches(model, size, seed, devices)
     has_weights = model.trained()[0] is not None
-    steps = settings.steps or _default_steps(batches.steps_per_epoch, has_weights)
-    method = _method(target, settings, training)
+    many = batches.total_rows > MAX_JUDGED_ROWS and _is_anchored(model, batches)
+    steps = settings.steps or _default_steps(batches.steps_per_epoch, has_weights, many)
+    method = _method(light, settings, training)
     recorder = Recorder(progress, settings.num_particles)
+    memory = None if resumption is None else resumption.joint()
     try:
-        density = _batch_density(target, model, batches)
-        flow, loc = _initial_flow(target, density, settings, start_key)
-        anchor = _find_anchor(model, density, batches, loc)
+        density = _batch_density(light, model, batches)
+        gaussian, flow_key = _initial_gaussian(light, density, settings, start_key)
+        anchor = None if memory is None else memory.anchor()
+        if anchor is None and _is_anchored(model, batches):
+            anchor = _find_anchor(density, batches, gaussian, many)
+        if many and anchor is not None:
+            gaussian = gaussian._replace(loc=anchor.x.astype(gaussian.loc.dtype))
+        flow = settings.family.build(flow_key, settings.spec(light.dim), gaussian.loc, gaussian.factor)
         trainee, first_step = joint.begin(flow, model, method), 0
+        if memory is not None:
+            trainee, first_step = memory.restore(trainee, recorder)
         if training.resume is not None:
             trainee, first_step = training.resume(trainee)
         done = first_step
         if done < steps:
             trainee, done = joint.train_jointly(
                 trainee,
-                model,
-                target.layout,
+                without_rows,
+                light.layout,
                 batches,
                 joint_key,
                 method,
                 steps,
                 recorder if training.report is None else _tell_both(recorder, training.report),
                 epoch_end=training.epoch_end,
-                anchor=anchor,
+                anchor=cast(anchor, settings.precision),
                 first_step=first_step,
+                keep=lambda done, now: memory.keep(done, now, anchor, recorder) if memory else None,
             )
         if training.keep is not None:
             trainee = training.keep(trainee)
     finally:
         recorder.close()
-    history = recorder.history(0) if done > first_step else {}
+        if memory is not None:
+            memory.flush()
+    history = recorder.history(0) if recorder.num_rows else {}
     more = {"batch_size": size, "joint_steps": done}
     if not has_weights:
         with use_precision(DIAGNOSTIC_PRECISION):
-            flow = cast(trainee.flow, DIAGNOSTIC_PRECISION)
-            diagnostics = judge(
-                log_weights_of(flow, target, final_key, NUM_DIAGNOSTIC_DRAWS), num_failed_steps=int(trainee.num_skipped)
-            )
-        chosen = settings.describe() | describe_run(done, int(trainee.num_skipped), began) | more
-        posterior = Posterior(flow, target.layout, model, diagnostics, history, chosen, refiner)
+            flow = cast(fetched(trainee.flow), DIAGNOSTIC_PRECISION)
+            skipped = int(trainee.num_skipped)
+            if many and anchor is not None:
+                part = judge_by_part(flow, density, batches, anchor, final_key, NUM_DIAGNOSTIC_DRAWS)
+                diagnostics = say_part(judge(part.log_weights, num_failed_steps=skipped), part, batches)
+            else:
+                spread = Target(model if devices is None else devices.spread(model))
+                log_weights = log_weights_of(flow, spread, final_key, NUM_DIAGNOSTIC_DRAWS)
+                diagnostics = judge(log_weights, num_failed_steps=skipped)
+        chosen = settings.describe() | describe_run(done, skipped, began) | more
+        posterior = Posterior(flow, layout_of(model), model, diagnostics, history, chosen, refiner)
         warn_if_poor(posterior)
         return posterior
-    frozen = Target(model.frozen(trainee.weights, trainee.state))
+    frozen = Target(model.frozen(*fetched((trainee.weights, trainee.state))))
     given_network = dataclasses.replace(settings, steps=None)
     flow_keys = jax.random.split(final_key, 3)
-    flows, probes = initial_flows(frozen, given_network, flow_keys[0], flow_keys[1])
-    posterior = train_and_judge(frozen, given_network, flows, flow_keys[2], progress, began, refiner, probes=probes)
+    flows, probes = initial_flows(frozen, given_network, flow_keys[0], flow_keys[1], devices)
+    posterior = train_and_judge(
+        frozen,
+        given_network,
+        flows,
+        flow_keys[2],
+        progress,
+        began,
+        refiner,
+        probes=probes,
+        memory=None if resumption is None else resumption.loop(),
+        devices=devices,
+    )
     posterior.settings |= more
     posterior.history |= {f"joint_{name}": values for name, values in history.items()}
     return posterior
+
+
+def _batches(model: AbstractJointModel, size: int, seed: int, devices: Devices | None) -> Batches:
+    if devices is None:
+        return Batches(model.rows(), model.num_rows(), size, seed)
+    check_batches(devices, model, size)
+    num = devices.num_processes if devices.own_rows else 1
+    # Every process shuffles its own rows in its own order.
+    seed += jax.process_index() if devices.own_rows else 0
+    return Batches(model.rows(), model.num_rows(), size // num, seed, False, devices.batch, num)
+
+
+def _of_all_processes(model: AbstractJointModel, devices: Devices | None) -> AbstractJointModel:
+    """Return the model as one of the rows of all processes, so that its batches count for those."""
+    if devices is None or not devices.own_rows:
+        return model
+    assert isinstance(model, Model)
+    return model.with_rows(*model.split_rows(), devices.total_rows(model.num_rows()))
 
 
 def _tell_both(recorder: joint.Report, report: joint.Report) -> joint.Report:
@@ -159,7 +219,9 @@ def _tell_both(recorder: joint.Report, report: joint.Report) -> joint.Report:
     return both
 
 
-def _default_steps(steps_per_epoch: int, has_weights: bool) -> int:
+def _default_steps(steps_per_epoch: int, has_weights: bool, many: bool = False) -> int:
+    if many:
+        return MAX_STEPS
     epochs = EPOCHS_WITH_NETWORK if has_weights else EPOCHS_WITHOUT
     least = epochs * steps_per_epoch
     return max(least, math.ceil(MIN_STEPS / steps_per_epoch) * steps_per_epoch) if not has_weights else least
@@ -180,8 +242,10 @@ def _method(target: Target, settings: Settings, training: NetworkTraining) -> jo
 def _batch_density(target: Target, model: AbstractJointModel, batches: Batches) -> joint.BatchDensity:
     """Return what many rows, but not all, say of the posterior, to start from."""
     fixed = own_batch_size(model)
-    num = fixed or (batches.batch_size if model.trained()[0] is not None else min(MAX_START_ROWS, batches.num_rows))
-    weights, state, light = joint.on_device((*model.trained(), model.without_rows()))
+    num = fixed or batches.batch_size
+    if fixed is None and model.trained()[0] is None:
+        num = min(batches.share(MAX_START_ROWS), batches.num_rows)
+    weights, state, light = joint.on_device((*model.trained(), target.model))
     density = joint.BatchDensity(target.layout, light, weights, state, batches.first(num))
     as_trained = eqx.tree_at(lambda d: d.batch, density, batches.first(batches.batch_size))
     with user_code("The model's log density of a batch of rows"):
@@ -189,21 +253,30 @@ def _batch_density(target: Target, model: AbstractJointModel, batches: Batches) 
     return density
 
 
-def _initial_flow(target: Target, density: joint.BatchDensity, settings: Settings, key: Key[Array, ""]):
-    """Build the flow at the mode and curvature of what the first rows say of the posterior."""
+def _initial_gaussian(
+    target: Target, density: joint.BatchDensity, settings: Settings, key: Key[Array, ""]
+) -> tuple[Gaussian, Key[Array, ""]]:
+    """Return mode and curvature of what the first rows say of the posterior, and a key for the flow there."""
     points_key, path_key, flow_key = jax.random.split(key, 3)
     points = starting_points(target, points_key, num_starts(target.dim))
-    if settings.family.use_start:
-        gaussians = find_start(density, points, path_key)  # type: ignore[arg-type]
-        loc, factor = gaussians.loc[0], gaussians.factor[0]
-    else:
-        loc, factor = points[0], jnp.eye(target.dim)
-    return settings.family.build(flow_key, settings.spec(target.dim), loc, factor), loc
+    if not settings.family.use_start:
+        return Gaussian(points[0], jnp.eye(target.dim), jnp.zeros(())), flow_key
+    gaussians = find_start(density, points, path_key)  # type: ignore[arg-type]
+    return jax.tree.map(lambda leaf: leaf[0], gaussians), flow_key
 
 
-def _find_anchor(
-    model: AbstractJointModel, density: joint.BatchDensity, batches: Batches, x: Array
-) -> joint.Anchor | None:
-    """Return the anchor of the control variates; a network has none, because it moves while it is trained."""
+def _is_anchored(model: AbstractJointModel, batches: Batches) -> bool:
+    """Tell whether batches have control variates; a network has none, because it moves while it is trained."""
     fits = own_batch_size(model) is None or batches.num_rows % batches.batch_size == 0
-    return joint.find_anchor(density, batches, x) if model.trained()[0] is None and fits else None
+    return model.trained()[0] is None and fits
+
+
+def _find_anchor(density: joint.BatchDensity, batches: Batches, gaussian: Gaussian, many: bool) -> joint.Anchor:
+    """Return the anchor of the control variates: the start or, of very many rows, their mode.
+
+    The sum of very many rows is beyond single precision.
+    """
+    if not many:
+        return joint.find_anchor(density, batches, gaussian.loc)
+    with use_precision(DIAGNOSTIC_PRECISION):
+        return find_mode(density, batches, *cast(gaussian[:2], DIAGNOSTIC_PRECISION))

@@ -14,6 +14,7 @@ from bernflow.diagnostics.importance import ess_fraction, psis
 from bernflow.diagnostics.verdict import judge
 from bernflow.flows.base import AbstractDistribution, AbstractFlow
 from bernflow.objectives import Estimate, antithetic_noise, path_gradient, pathwise_gradient, stratified_noise
+from bernflow.placement import replicated
 from bernflow.posterior import sampling
 from bernflow.target import Target
 
@@ -60,6 +61,26 @@ class Trained(NamedTuple):
     trainee: Trainee
     steps: int
     interrupted: bool = False
+
+
+class Place(NamedTuple):
+    """Where a training stands after a chunk: all that it needs to go on from there.
+
+    Attributes:
+        cycle: number of cycles that are over.
+        chunk: number of chunks of the present cycle that are done.
+        done: number of steps taken.
+        after: the flows as they are.
+        kept: the flows that the present cycle began with: the best so far.
+        weights: log weights of those, or None in the first cycle.
+    """
+
+    cycle: int
+    chunk: int
+    done: int
+    after: Trainee
+    kept: Trainee
+    weights: Float[np.ndarray, "r s"] | None
 
 
 class Trace(NamedTuple):
@@ -155,7 +176,7 @@ def run_chunk(
     (arrays, state, skipped), trace = eqx.filter_vmap(one_restart)(
         arrays, fixed, trainee.optimizer_state, trainee.num_skipped, keys, powers
     )
-    return Trainee(eqx.combine(arrays, fixed), state, skipped), Trace(*trace)
+    return replicated((Trainee(eqx.combine(arrays, fixed), state, skipped), Trace(*trace)))
 
 
 def _estimate(flow, target, key, num_particles: int, use_score: bool, power) -> tuple[Estimate, tuple[Array, Array]]:
@@ -204,33 +225,54 @@ def weigh(
 
 
 def train(
-    trainee: Trainee, target: Target, key: Key[Array, ""], method: Method, steps: int | None, report: Report
+    trainee: Trainee,
+    target: Target,
+    key: Key[Array, ""],
+    method: Method,
+    steps: int | None,
+    report: Report,
+    place: Place | None = None,
+    keep: Callable[[Place], None] = lambda place: None,
 ) -> Trained:
     """Train for the given number of steps, or until nothing is gained any more.
 
     The first cycle minimises the reverse KL; as soon as the weights of a restart are even enough it goes on with the
     forward KL, which carries the fit into the tails. An interruption keeps the best flows so far; before the first
     chunk is done there are none, and it is raised on.
+
+    Args:
+        trainee: the flows at the start.
+        target: what they are fitted to.
+        key: a random key.
+        method: how to train.
+        steps: number of steps, or None.
+        report: hears of every finished chunk.
+        place: where an earlier call stood, to go on from there.
+        keep: hears, after `report`, where the training stands. A KeyboardInterrupt from it ends the training.
     """
     num_restarts = trainee.num_skipped.shape[0]
     cycles = CYCLES if steps is None else _divide(steps, method)
     evaluation_key = jax.random.fold_in(key, 2**31 - 1)
-    after, weights = trainee, None
-    done = 0
-    if steps is None:
-        # The start is kept where training does not improve on it; a Gaussian posterior is met by it exactly.
-        weights = _evaluate_finite(trainee, target, evaluation_key)
-        # All of them: the parts of a mixture come from restarts that are not the best.
-        arrived = all(_arrived(row, UNCOVERED_KHAT) for row in weights)
-        if arrived and _is_good(trainee, weights, target, evaluation_key):
-            report(0, 0, _seen_at_start(weights, method.num_particles))
-            return Trained(trainee, 0)
+    if place is None:
+        place = Place(0, 0, 0, trainee, trainee, None)
+        if steps is None:
+            # The start is kept where training does not improve on it; a Gaussian posterior is met by it exactly.
+            weights = _evaluate_finite(trainee, target, evaluation_key)
+            # All of them: the parts of a mixture come from restarts that are not the best.
+            arrived = all(_arrived(row, UNCOVERED_KHAT) for row in weights)
+            if arrived and _is_good(trainee, weights, target, evaluation_key):
+                report(0, 0, _seen_at_start(weights, method.num_particles))
+                return Trained(trainee, 0)
+            place = place._replace(weights=weights)
+    done, after, trainee, weights = place.done, place.after, place.kept, place.weights
     try:
-        for length in cycles:
-            powers = np.zeros(num_restarts) if done == 0 or not method.cover else _powers(weights)
-            planned = done + length if steps is None else steps
-            after = trainee
-            for chunk in _chunks(method.rates(length)):
+        for cycle, length in enumerate(cycles[place.cycle :], place.cycle):
+            chunks = _chunks(method.rates(length))
+            before = place.chunk if cycle == place.cycle else 0
+            powers = np.zeros(num_restarts) if cycle == 0 or not method.cover else _powers(weights)
+            planned = done + sum(map(len, chunks[before:])) if steps is None else steps
+            after = after if before else trainee
+            for number, chunk in enumerate(chunks[before:], before + 1):
                 after, trace = run_chunk(
                     after,
                     target,
@@ -243,6 +285,7 @@ def train(
                 )
                 done += len(chunk)
                 report(done, planned, Trace(*(np.asarray(leaf)[:, : len(chunk)] for leaf in trace)))
+                keep(Place(cycle, number, done, after, trainee, weights))
             if steps is not None and done == steps and weights is None:
                 return Trained(after, done)
             log_weights = _evaluate_finite(after, target, evaluation_key)

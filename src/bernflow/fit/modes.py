@@ -17,6 +17,7 @@ from bernflow.fit.loop import num_stacked
 from bernflow.fit.start import Gaussian
 from bernflow.flows.base import AbstractFlow
 from bernflow.flows.mixture import Mixture
+from bernflow.placement import replicated
 from bernflow.target import Target
 
 NUM_DRAWS = 2000
@@ -85,7 +86,7 @@ def cross_densities(flows: AbstractFlow, target: Target, key: Key[Array, ""]) ->
     log_q = jnp.where(jnp.isnan(log_q), -jnp.inf, log_q)
     # A flow's density at its own draws is known exactly, without the inverse.
     log_q = log_q.at[jnp.arange(num), jnp.arange(num)].set(own)
-    return CrossDensities(jax.vmap(jax.vmap(target.log_density))(x), log_q)
+    return replicated(CrossDensities(jax.vmap(jax.vmap(target.log_density))(x), log_q))
 
 
 def missing_mass(densities: CrossDensities, best: int) -> float:

@@ -18,6 +18,11 @@ class Recorder:
         self._first_step = first_step
         self._rows: list[tuple[int, np.ndarray, np.ndarray]] = []
 
+    @property
+    def num_rows(self) -> int:
+        """How many rows the record has."""
+        return len(self._rows)
+
     def __call__(self, done: int, planned: int, trace: Trace) -> None:
         """Record one chunk."""
         num = trace.elbo.shape[1]
@@ -35,6 +40,19 @@ class Recorder:
         self._bar.total = self._bar.n
         self._bar.refresh()
         self._bar.close()
+
+    def record(self, num: int) -> dict[str, np.ndarray]:
+        """Return the first rows of the record of all restarts as arrays, to be kept and given to `restore`."""
+        steps, elbos, errors = zip(*self._rows[:num], strict=True) if num else ((), (), ())
+        return {"step": np.array(steps, dtype=int), "elbo": np.array(elbos), "elbo_se": np.array(errors)}
+
+    def restore(self, record: dict[str, np.ndarray]) -> None:
+        """Go on from an earlier record."""
+        steps = [int(step) for step in record["step"]]
+        self._rows = list(zip(steps, record["elbo"], record["elbo_se"], strict=True))
+        if steps:
+            # Shown as done, but not as done in the time since the bar began.
+            self._bar.initial = self._bar.n = steps[-1] - self._first_step
 
     def history(self, restart: int) -> dict[str, np.ndarray]:
         """Return the record of one restart: step, elbo, elbo_se."""

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
 from bernflow.flows.base import LOG_2PI
+from bernflow.placement import replicated
 from bernflow.target import Target
 
 MAX_ITERATIONS = 60
@@ -64,7 +65,7 @@ def find_start(target: Target, points: Float[Array, "k p"], key: Key[Array, ""])
     _, paths = jax.lax.while_loop(unfinished, step, (0, paths))
     ranking = jnp.argsort(-paths.best.elbo)
     best = jax.tree.map(lambda leaf: leaf[ranking], paths.best)
-    return best._replace(factor=jax.vmap(_triangular)(best.factor))
+    return replicated(best._replace(factor=jax.vmap(_triangular)(best.factor)))
 
 
 def _begin(target: Target, x: Float[Array, " p"], z: Float[Array, "s p"]) -> Path:

@@ -1,6 +1,7 @@
 """A model written as a dictionary of priors and a likelihood function."""
 
-from collections.abc import Callable, Mapping
+import copy
+from collections.abc import Callable, Iterator, Mapping
 from numbers import Number
 from typing import Any
 
@@ -16,6 +17,7 @@ from bernflow.errors import ModelError
 from bernflow.models import network as networks
 from bernflow.models.base import AbstractJointModel, Site, Theta
 from bernflow.models.inputs import NUMERIC_KINDS, call, check_values, num_positional, pack, unpack, user_code
+from bernflow.models.mapped import is_mapped, row_blocks
 from bernflow.models.network import Network
 from bernflow.models.priors import check_prior, resolve
 from bernflow.models.supports import can_sample, check_observed, probe, start_value
@@ -56,6 +58,7 @@ class Model(AbstractJointModel):
     network: Network | None
     images: Any
     features: Any
+    is_real: Any
     likelihood: Callable | None = eqx.field(static=True)
     pointwise: Callable | None = eqx.field(static=True)
     has_prior: bool = eqx.field(static=True)
@@ -79,11 +82,14 @@ class Model(AbstractJointModel):
         self.pointwise = log_likelihood
         self.y = None if y is None else _outcome(y)
         self.x = _covariates(x)
+        self.is_real = None
         self.total_rows = None if self.y is None or self.y.ndim == 0 else len(self.y)
         self.network, self.images, self.features = _network_parts(network, images, self.y)
         self.sites = resolve(self.prior)
-        self._check_likelihood()
-        self._check_outcome()
+        for start, (y, x, h) in self._parts():
+            if start == 0:
+                self._check_likelihood(y, x, h)
+            self._check_outcome(y, x, h)
         self.has_prior = can_sample(self._draw)
 
     def log_density(self, theta: Theta) -> Float[Array, ""]:
@@ -127,11 +133,33 @@ class Model(AbstractJointModel):
         """Return the outcome, the covariates with as many rows, and the inputs of the network."""
         return {"y": self.y, "x": self._split_covariates()[0], "images": self.images}
 
+    def split_rows(self) -> tuple[PyTree, PyTree]:
+        """Split the data behind `log_density` into the arrays with one row per observation and the rest."""
+        by_row, constant = self._split_covariates()
+        return (self.y, by_row, self.features), constant
+
+    def with_rows(self, rows: PyTree, constant: PyTree, total: int, is_real: Any = None) -> "Model":
+        """Return the model with other rows, as `split_rows` gives them.
+
+        Args:
+            rows: outcome, covariates with as many rows, and output of the network.
+            constant: the other covariates.
+            total: number of rows that a batch counts for.
+            is_real: which of the rows count, for rows that were filled up; None for all.
+        """
+        new = copy.copy(self)
+        y, by_row, features = rows
+        changes = {"y": y, "x": eqx.combine(by_row, constant), "features": features, "is_real": is_real}
+        for name, value in {**changes, "total_rows": total}.items():
+            object.__setattr__(new, name, value)
+        return new
+
     def without_rows(self) -> "Model":
         """Return the model less outcome, images and covariates with one row per observation."""
         constants = self._split_covariates()[1]
         light = eqx.tree_at(lambda m: m.x, self, constants, is_leaf=_is_none)
-        return eqx.tree_at(lambda m: (m.y, m.images, m.features), light, (None, None, None), is_leaf=_is_none)
+        rows = (None, None, None, None)
+        return eqx.tree_at(lambda m: (m.y, m.images, m.features, m.is_real), light, rows, is_leaf=_is_none)
 
     def trained(self) -> tuple[PyTree, PyTree]:
         """Return the weights and the state of the network."""
@@ -224,7 +252,10 @@ class Model(AbstractJointModel):
 
     def _points(self, theta: Theta) -> Array:
         y = None if self.y is None else jnp.asarray(self.y)
-        return self._points_of(theta, y, unpack(self.x), unpack(self.features))
+        points = self._points_of(theta, y, unpack(self.x), unpack(self.features))
+        if self.is_real is None:
+            return points
+        return jnp.where(self.is_real.reshape(-1, *(1,) * (points.ndim - 1)), points, 0.0)
 
     def _points_of(self, theta: Theta, y: Any, x: Any, h: Any) -> Array:
         """Evaluate the log likelihood of every row given."""
@@ -255,34 +286,43 @@ class Model(AbstractJointModel):
             theta[site.name] = self._prior(site.name, theta).sample(site_key)
         return theta
 
-    def _check_likelihood(self) -> None:
+    def _parts(self) -> Iterator[tuple[int, tuple[Any, Any, Any]]]:
+        """Yield (first row, (y, x, h)): all rows at once, or block by block where they lie in a file."""
+        if self.total_rows is None:
+            yield 0, (self.y, self.x, self.features)
+            return
+        by_row, constant = self._split_covariates()
+        for start, (y, x, h) in row_blocks((self.y, by_row, self.features), self.total_rows):
+            yield start, (y, eqx.combine(x, constant), h)
+
+    def _check_likelihood(self, y: Any, x: Any, h: Any) -> None:
         """Evaluate shapes only: the likelihood must give one value per data point."""
         theta = {site.name: jax.ShapeDtypeStruct(site.shape, jnp.zeros(()).dtype) for site in self.sites}
         seen: dict[str, Any] = {}
 
         def visit(theta: Theta) -> Array:
             if self.likelihood is not None:
-                fn = self._distribution(theta, unpack(self.x), self.features)
+                fn = self._distribution(theta, unpack(x), h)
                 if not isinstance(fn, Distribution):
                     raise ModelError(
                         f"The likelihood returned a {type(fn).__name__}: expected a NumPyro distribution. A function "
                         "that returns log probabilities is given as log_likelihood=..."
                     )
                 seen["batch"], seen["event_dim"] = tuple(fn.batch_shape), fn.event_dim
-                _check_shape(np.shape(self.y), seen["batch"], tuple(fn.event_shape))
-            return self._points(theta)
+                _check_shape(np.shape(y), seen["batch"], tuple(fn.event_shape))
+            return self._points_of(theta, None if y is None else jnp.asarray(y), unpack(x), unpack(h))
 
         what = "The log_likelihood" if self.likelihood is None else "The likelihood"
         with user_code(f"{what} (parameters: {', '.join(theta)})"):
             out = jax.eval_shape(visit, theta)
-        shape = np.shape(self.y)
-        if self.likelihood is None and self.y is not None and out.shape not in (shape, shape[:1]):
+        shape = np.shape(y)
+        if self.likelihood is None and y is not None and out.shape not in (shape, shape[:1]):
             raise ModelError(
                 f"The log_likelihood returned shape {out.shape} for y of shape {shape}: expected one value per data "
                 f"point, shape {shape[:1]}. Return the terms before they are summed over the data."
             )
 
-    def _check_outcome(self) -> None:
+    def _check_outcome(self, y: Any, x: Any, h: Any) -> None:
         """Run the likelihood once on concrete data: only then can bounds that come from x be compared."""
 
         def visit(key: Key[Array, ""]) -> None:
@@ -290,7 +330,7 @@ class Model(AbstractJointModel):
             for site in self.sites:
                 theta[site.name] = start_value(key, site.name, self._prior(site.name, theta))
             assert self.likelihood is not None
-            check_observed("Model: y", self._distribution(theta, unpack(self.x), self.features), self.y)
+            check_observed("Model: y", self._distribution(theta, unpack(x), h), y)
 
         if self.likelihood is not None:
             with user_code("The likelihood"):
@@ -348,7 +388,7 @@ def _network_parts(network: Any, images: Any, y: Any) -> tuple[Network | None, A
 
 def _images(images: Any) -> np.ndarray:
     # A file mapped into memory stays one, so that its rows are read when they are needed.
-    array = images if isinstance(images, np.memmap) else np.asarray(images)
+    array = images if is_mapped(images) else np.asarray(images)
     if array.ndim < 1 or array.dtype.kind not in NUMERIC_KINDS:
         raise ModelError(
             f"images has shape {array.shape} and type {array.dtype}: expected numbers, one row per observation."
@@ -362,9 +402,12 @@ def _is_none(leaf: Any) -> bool:
 
 def _outcome(y: Any) -> np.ndarray:
     check_values(y, "Model: y")
-    array = np.asarray(y)
+    array = y if is_mapped(y) else np.asarray(y)
     if array.dtype.kind not in NUMERIC_KINDS:
         raise ModelError(f"Model: y has dtype {array.dtype}: expected numbers. Encode it as integers or floats.")
+    if is_mapped(array):
+        # Truth values as numbers, without reading the file.
+        return array.view(np.uint8) if array.dtype.kind == "b" else array
     check_values(array, "Model: y")
     return array.astype(int) if array.dtype.kind == "b" else array
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bernflow.errors import BernflowError, ModelError
+from bernflow.models.mapped import is_mapped, row_blocks
 
 NUMERIC_KINDS = "biufc"
 
@@ -50,7 +51,8 @@ def pack(tree: Any) -> Any:
         if isinstance(leaf, jax.core.Tracer) or _is_key(leaf):
             return leaf
         if is_data(leaf):
-            return np.asarray(leaf)
+            # A file mapped into memory stays one, so that its rows are read when they are needed.
+            return leaf if is_mapped(leaf) else np.asarray(leaf)
         return leaf if _is_hashable(leaf) else Opaque(leaf)
 
     return jax.tree.map(one, tree)
@@ -93,18 +95,44 @@ def check_values(tree: Any, where: str, *, allow_infinite: bool = False) -> None
             )
         if isinstance(leaf, jax.core.Tracer) or not (is_data(leaf) or hasattr(leaf, "__array__")):
             continue
+        if is_mapped(leaf) and leaf.ndim > 0:
+            _check_mapped(leaf, name, allow_infinite)
+            continue
         value = np.asarray(leaf) if is_data(leaf) else _as_array(leaf)
         # ml_dtypes such as bfloat16 are floats of kind "V", which NumPy's kind does not tell.
         if value is None or not jnp.issubdtype(value.dtype, jnp.inexact):
             continue
-        bad = np.isnan(value) if allow_infinite else ~np.isfinite(value)
+        bad = _bad(value, allow_infinite)
         if bad.any():
             index = tuple(int(i) for i in np.argwhere(bad)[0])
-            kind = "NaN" if allow_infinite else "NaN or infinite"
-            raise ModelError(
-                f"{name} has {int(bad.sum())} {kind} values, the first at index {index} ({value[index]}): expected "
-                "finite numbers. Drop or impute them before the fit."
-            )
+            raise _missing(name, int(bad.sum()), index, value[index], allow_infinite)
+
+
+def _check_mapped(values: np.ndarray, name: str, allow_infinite: bool) -> None:
+    """Look for missing values block by block, so that the file is never in memory as a whole."""
+    if not jnp.issubdtype(values.dtype, jnp.inexact):
+        return
+    total, first = 0, None
+    for start, block in row_blocks(values, len(values)):
+        bad = _bad(block, allow_infinite)
+        total += int(bad.sum())
+        if first is None and bad.any():
+            place = np.argwhere(bad)[0]
+            first = (start + int(place[0]), *(int(i) for i in place[1:]))
+    if first is not None:
+        raise _missing(name, total, first, values[first], allow_infinite)
+
+
+def _bad(values: np.ndarray, allow_infinite: bool) -> np.ndarray:
+    return np.isnan(values) if allow_infinite else ~np.isfinite(values)
+
+
+def _missing(name: str, num: int, index: tuple[int, ...], value: Any, allow_infinite: bool) -> ModelError:
+    kind = "NaN" if allow_infinite else "NaN or infinite"
+    return ModelError(
+        f"{name} has {num} {kind} values, the first at index {index} ({value}): expected finite numbers. Drop or "
+        "impute them before the fit."
+    )
 
 
 @contextmanager

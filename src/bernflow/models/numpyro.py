@@ -131,6 +131,10 @@ class NumPyroModel(AbstractModel):
             drawn(trace, self.observed_names)  # says which sites are not reached
             return {name: trace[name]["fn"].mean for name in self.observed_names}
 
+    def with_arguments(self, args: Any, kwargs: Any) -> "NumPyroModel":
+        """Return the model with other arguments of the same structure."""
+        return eqx.tree_at(lambda model: (model.args, model.kwargs), self, (args, kwargs))
+
     def _trace(self, key: Key[Array, ""], theta: Theta) -> dict[str, dict]:
         """Run the model at theta; sites that theta lacks get a value inside their support."""
         seeded = handlers.seed(fresh(self.function), key)

@@ -19,6 +19,7 @@ from bernflow.diagnostics.importance import psis
 from bernflow.flows.base import AbstractDistribution
 from bernflow.keys import portable
 from bernflow.models.base import AbstractModel, Theta
+from bernflow.placement import replicated
 from bernflow.target import AbstractLayout
 
 BLOCK = 1000
@@ -47,7 +48,7 @@ def _constrain_block(layout: AbstractLayout, model: AbstractModel | None, x: Flo
 def _log_density_block(layout: AbstractLayout, model: AbstractModel, x: Float[Array, "s p"]) -> Float[Array, " s"]:
     # As many draws at once as leave the rows of the data times the draws inside of the memory.
     at_once = max(1, min(BLOCK, MAX_ROWS_TIMES_DRAWS // _num_rows(model)))
-    return jax.lax.map(lambda x: target.log_density(layout, model, x), x, batch_size=at_once)
+    return replicated(jax.lax.map(lambda x: target.log_density(layout, model, x), x, batch_size=at_once))
 
 
 @eqx.filter_jit
@@ -89,24 +90,24 @@ def sample(distribution: AbstractDistribution, key: Key[Array, ""], num: int) ->
 def constrain(layout: AbstractLayout, model: AbstractModel | None, x: np.ndarray) -> dict[str, np.ndarray]:
     """Map points of R^p to named values; with a model, its derived quantities too."""
     names = layout.names
-    theta = _blocked(lambda part, _: _constrain_block(layout, model, part), x)
+    theta = in_blocks(lambda part, _: _constrain_block(layout, model, part), x)
     derived = [name for name in theta if name not in names]
     return {name: theta[name] for name in (*names, *derived)}
 
 
 def log_density(layout: AbstractLayout, model: AbstractModel, x: np.ndarray) -> np.ndarray:
     """Evaluate the unnormalised log posterior density on R^p."""
-    return _blocked(lambda part, _: _log_density_block(layout, model, part), x)
+    return in_blocks(lambda part, _: _log_density_block(layout, model, part), x)
 
 
 def log_prob(distribution: AbstractDistribution, layout: AbstractLayout, theta: dict[str, np.ndarray]) -> np.ndarray:
     """Evaluate log q on the constrained scale; -inf outside of the support."""
-    return _blocked(lambda part, _: _log_prob_block(distribution, layout, part), theta)
+    return in_blocks(lambda part, _: _log_prob_block(distribution, layout, part), theta)
 
 
 def log_likelihood(model: AbstractModel, theta: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Evaluate the pointwise log likelihood."""
-    return _blocked(lambda part, _: _log_likelihood_block(model, part), theta)
+    return in_blocks(lambda part, _: _log_likelihood_block(model, part), theta)
 
 
 def predict(
@@ -119,7 +120,7 @@ def predict(
     """Draw new observations, one set per draw of theta."""
     # Another stream than the draws of theta: both may come from the same key.
     key = jax.random.fold_in(key, 0x70726564)
-    return _blocked(lambda part, b: _predict_block(model, key, jnp.uint32(b), part, args, kwargs), theta)
+    return in_blocks(lambda part, b: _predict_block(model, key, jnp.uint32(b), part, args, kwargs), theta)
 
 
 def predict_mean(
@@ -163,7 +164,7 @@ def resample(key: Key[Array, ""], log_weights: np.ndarray, num: int) -> np.ndarr
     return np.minimum(chosen, len(edges) - 1)[np.asarray(jax.random.permutation(order_key, num))]
 
 
-def _blocked(function: Callable[[Any, int], Any], inputs: Any) -> Any:
+def in_blocks(function: Callable[[Any, int], Any], inputs: Any) -> Any:
     """Apply a compiled function to blocks of one shape; copies of the final row fill up the last."""
     num = len(jax.tree.leaves(inputs)[0])
     outputs = []

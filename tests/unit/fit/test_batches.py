@@ -3,7 +3,9 @@ import numpy as np
 import pytest
 
 from bernflow.errors import ArgumentError
+from bernflow.fit import batches as batches_module
 from bernflow.fit.batches import Batches
+from bernflow.precision import use_precision
 
 ROWS = {"x": np.arange(23), "y": np.arange(46.0).reshape(23, 2), "none": None}
 
@@ -53,3 +55,40 @@ def test_rows_in_order_are_all_rows():
 def test_a_batch_is_no_larger_than_the_data():
     with pytest.raises(ArgumentError, match="batch_size=24 with 23 rows: expected at most as many"):
         Batches(ROWS, 23, 24, seed=0)
+
+
+def test_the_order_of_many_rows_is_not_stored(monkeypatch):
+    monkeypatch.setattr(batches_module, "MAX_SHUFFLED_ROWS", 20)
+    batches = Batches(ROWS, 23, 5, seed=0)
+    epochs = [batches.indices(4 * epoch, 4) for epoch in range(3)]
+    for rows in epochs:
+        assert rows.shape == (4, 5)
+        assert rows.dtype == np.int32
+        assert len(np.unique(rows)) == 20
+    assert not np.array_equal(epochs[0], epochs[1])
+    np.testing.assert_array_equal(batches.indices(2, 4), np.concatenate([epochs[0][2:], epochs[1][:2]]))
+    assert batches._order[1].size == 0
+    assert len(np.unique(batches.sample(23))) == 23
+
+
+def test_few_rows_are_shuffled_as_ever():
+    batches = Batches(ROWS, 23, 5, seed=7)
+    for epoch in (0, 1, 0):
+        order = np.random.default_rng([7, epoch]).permutation(23)
+        np.testing.assert_array_equal(batches.indices(4 * epoch, 4), order[:20].reshape(4, 5))
+    np.testing.assert_array_equal(batches.sample(9), np.random.default_rng([7, 0]).permutation(23)[:9])
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_streamed_batches_keep_the_precision(precision):
+    # They are gathered by another thread, which does not share the precision of this one.
+    with use_precision(precision):
+        streamed = Batches(ROWS, 23, 5, seed=0, resident=False).chunks([3, 2])
+        assert [str(batch["y"].dtype) for batch, _ in streamed] == [precision] * 2
+
+
+def test_each_of_several_processes_brings_its_share():
+    batches = Batches(ROWS, 23, 5, seed=0, num_processes=4)
+    assert batches.total_rows == 92
+    assert batches.share(100) == 25
+    assert batches.indices(0, 1).shape == (1, 5)

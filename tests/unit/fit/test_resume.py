@@ -1,0 +1,343 @@
+"""Fits that are killed, interrupted or disturbed, and go on."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import bernflow as bf
+from bernflow.errors import ArgumentError, FileFormatError, FileWriteError
+from bernflow.fit import api, checkpoint, loop, resume
+from bernflow.fit.checkpoint import Checkpoint, Saved
+from bernflow.fit.loop import CHUNK
+from bernflow.fit.progress import Recorder
+from bernflow.posterior import archive
+
+# A test and the process that it kills run the same code.
+HOW = """
+import numpy as np, numpyro.distributions as dist
+import bernflow as bf
+rng = np.random.default_rng(0)
+X = rng.normal(size=60)
+Y = rng.normal(0.5 * X, 1.0)
+model = bf.Model(
+    prior={"b": dist.Normal(0, 1), "s": dist.HalfNormal(1)},
+    likelihood=lambda th, x: dist.Normal(th["b"] * x, th["s"]),
+    y=Y,
+    x=X,
+)
+def run(kind, resume=None):
+    how = {
+        "flow": {"steps": 1300, "family": "gaussian-fullrank"},
+        "restarts": {"steps": 600, "components": 2, "restarts": 3, "family": "gaussian-fullrank"},
+        "batches": {"steps": 600, "batch_size": 16, "family": "gaussian-fullrank"},
+    }[kind]
+    return bf.fit(model, **how, resume=resume, progress=False)
+"""
+# Writes at every chunk, and waits at the given one to be killed: after it, or in the middle of writing it.
+VICTIM = """
+import sys, time, pathlib
+from bernflow import files
+from bernflow.fit import checkpoint
+checkpoint.INTERVAL = checkpoint.PATIENCE = 0.0
+kind, folder, number, moment = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
+write, count = checkpoint.write_whole, 0
+def pause():
+    pathlib.Path(folder, "waiting").touch()
+    time.sleep(600)
+def slow(path, content):
+    global count
+    count += 1
+    def half(file):
+        content(file)
+        if count == number and moment == "during":
+            pause()
+    write(path, half)
+    if count == number and moment == "after":
+        pause()
+checkpoint.write_whole = slow
+run(kind, folder)
+"""
+space = {}
+exec(HOW, space)
+run = space["run"]
+
+
+def same(one, other):
+    """Compare two posteriors bit by bit, all but the time that they took."""
+    assert one.diagnostics == other.diagnostics
+    plain = [{k: v for k, v in post.settings.items() if k != "wall_seconds"} for post in (one, other)]
+    assert plain[0] == plain[1]
+    for left, right in ((one.history, other.history), (one.draws(20), other.draws(20))):
+        assert left.keys() == right.keys()
+        for name in left:
+            np.testing.assert_array_equal(left[name], right[name])
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return {kind: run(kind) for kind in ("flow", "batches")}
+
+
+@pytest.fixture
+def every_chunk(monkeypatch):
+    monkeypatch.setattr(checkpoint, "INTERVAL", 0.0)
+    monkeypatch.setattr(checkpoint, "PATIENCE", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "number", "moment"),
+    [
+        pytest.param("flow", 1, "after", marks=pytest.mark.slow),
+        ("flow", 4, "during"),
+        pytest.param("flow", 6, "after", marks=pytest.mark.slow),
+        ("batches", 2, "after"),
+    ],
+)
+def test_a_killed_fit_ends_as_if_it_had_not_been(expected, tmp_path, kind, number, moment):
+    folder = tmp_path / "fit"
+    source = str(Path(bf.__file__).parents[1])
+    path = os.pathsep.join([source, os.environ.get("PYTHONPATH", "")])
+    victim = subprocess.Popen(
+        [sys.executable, "-c", HOW + VICTIM, kind, str(folder), str(number), moment],
+        env={**os.environ, "PYTHONPATH": path},
+        stderr=subprocess.PIPE,
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while not (folder / "waiting").exists():
+            assert victim.poll() is None, victim.stderr.read().decode()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        victim.send_signal(signal.SIGKILL)
+        victim.wait()
+        victim.stderr.close()
+    assert len(list(folder.glob(".*.part"))) == (moment == "during")
+    same(run(kind, folder), expected[kind])
+    assert not list(folder.glob(".*.part"))
+
+
+def test_a_finished_fit_is_returned(expected, tmp_path, monkeypatch):
+    first = run("flow", tmp_path)
+    monkeypatch.setattr(api, "train_and_judge", None)
+    again = run("flow", tmp_path)
+    same(first, expected["flow"])
+    same(again, expected["flow"])
+    assert again.settings["wall_seconds"] == first.settings["wall_seconds"]
+    assert again.refine is not None
+    assert again.model is not None
+
+
+def stop_after(monkeypatch, steps, act):
+    call = Recorder.__call__
+
+    def report(self, done, planned, trace):
+        call(self, done, planned, trace)
+        if done == steps:
+            act()
+
+    monkeypatch.setattr(Recorder, "__call__", report)
+
+
+def press():
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("steps", [CHUNK, 650 + CHUNK])
+def test_after_ctrl_c_the_fit_can_be_resumed(expected, tmp_path, monkeypatch, steps):
+    with monkeypatch.context() as patch:
+        stop_after(patch, steps, press)
+        with pytest.warns(UserWarning, match=f"interrupted after {steps} steps"):
+            half = run("flow", tmp_path)
+    assert half.settings["steps"] == steps
+    same(run("flow", tmp_path), expected["flow"])
+
+
+def test_ctrl_c_between_batches(expected, tmp_path, monkeypatch):
+    def stop():
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        stop_after(patch, 400, stop)
+        with pytest.raises(KeyboardInterrupt):
+            run("batches", tmp_path)
+    same(run("batches", tmp_path), expected["batches"])
+
+
+def test_restarts_and_components(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        stop_after(patch, 550, press)
+        with pytest.warns(UserWarning, match="interrupted"):
+            run("restarts", tmp_path)
+    resumed = run("restarts", tmp_path)
+    same(resumed, run("restarts"))
+
+
+def test_both_stages_of_a_network(tmp_path, monkeypatch):
+    rng = np.random.default_rng(1)
+    images = rng.normal(size=(40, 3)).astype(np.float32)
+    model = bf.Model(
+        prior={"b": dist.Normal(0, 1)},
+        likelihood=lambda th, h: dist.Normal(th["b"] + h[:, 0], 1.0),
+        y=rng.normal(size=40),
+        network=eqx.nn.Linear(3, 1, key=jax.random.key(0)),
+        images=images,
+    )
+
+    def fit(resume=None):
+        return bf.fit(model, batch_size=10, steps=30, family="gaussian", resume=resume, progress=False)
+
+    monkeypatch.setattr(loop, "CYCLES", (300, 300))
+    uninterrupted = fit()
+    for steps in (20, 250):  # in the first stage, then in the second
+        with monkeypatch.context() as patch:
+            stop_after(patch, steps, press)
+            if steps == 20:
+                with pytest.raises(KeyboardInterrupt):
+                    fit(tmp_path)
+            else:
+                with pytest.warns(UserWarning, match="interrupted after 250"):
+                    fit(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} >= {"batches-0.npz", "flow-1.npz"}
+    for _ in range(2):  # the second call finds it finished
+        resumed = fit(tmp_path)
+        same(resumed, uninterrupted)
+        np.testing.assert_array_equal(resumed.model.features, uninterrupted.model.features)
+
+
+def test_another_fit_is_refused(tmp_path, every_chunk):
+    run("flow", tmp_path)
+    how = {"steps": 1300, "family": "gaussian-fullrank", "progress": False, "resume": tmp_path}
+    model = space["model"]
+    with pytest.raises(ArgumentError, match=r"result of another fit \(key=\[0, 0, 0, 0\] there, \[0, 1, 0, 1\] now\)"):
+        bf.fit(model, **how, key=1)
+    (tmp_path / "finished.json").unlink()
+    with pytest.raises(ArgumentError, match=r"belongs to another fit \(steps=1300 there, 1301 now"):
+        bf.fit(model, **how | {"steps": 1301})
+    with pytest.raises(ArgumentError, match=r"learning_rate=0\.01 there, 0\.001 now"):
+        bf.fit(model, **how, optimizer=1e-3)
+    other = {"prior": model.prior, "likelihood": model.likelihood, "x": model.x}
+    with pytest.raises(ArgumentError, match=r"another fit \(another data; another log density\)"):
+        bf.fit(bf.Model(**other, y=model.y + 1), **how)
+    # Another prior with the same names and data: only the density tells.
+    wide = {**other, "prior": {"b": lambda th: dist.Normal(0, 3), "s": dist.HalfNormal(1)}}
+    with pytest.raises(ArgumentError, match=r"another fit \(.*another log density"):
+        bf.fit(bf.Model(**wide, y=model.y), **how)
+
+
+def damage(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 255
+    path.write_bytes(content)
+
+
+def test_damaged_checkpoints(expected, tmp_path, every_chunk):
+    run("flow", tmp_path)
+    (tmp_path / "finished.json").unlink()
+    # 1,300 steps are six chunks: the second file is the older one.
+    damage(tmp_path / "flow-0.npz")
+    with pytest.warns(UserWarning, match=r"flow-0.npz is not a checkpoint, or it is damaged.*resumes from that"):
+        same(run("flow", tmp_path), expected["flow"])
+    damage(tmp_path / "posterior.bernflow")
+    with pytest.warns(UserWarning, match=r"posterior.bernflow is damaged.*goes on from its last checkpoint"):
+        same(run("flow", tmp_path), expected["flow"])
+    (tmp_path / "finished.json").write_text("{")
+    with pytest.warns(UserWarning, match=r"finished.json cannot be read"):
+        run("flow", tmp_path)
+    (tmp_path / "finished.json").unlink()
+    for path in tmp_path.glob("flow-*.npz"):
+        path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(FileFormatError, match=r"is not a checkpoint, or it is damaged.*delete its folder"):
+        run("flow", tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_to(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(api, "identify", None)  # nothing is computed before
+    with pytest.raises(ArgumentError, match=r"resume=.*cannot be written to .*expected a folder"):
+        run("flow", tmp_path / "file")
+    with pytest.raises(ArgumentError, match="resume=7: expected the path of a folder"):
+        run("flow", 7)
+
+
+def test_processes_that_find_different_checkpoints(tmp_path, monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(resume.multihost_utils, "process_allgather", lambda value: np.array([value, 250]))
+    with pytest.raises(ArgumentError, match=r"the processes found checkpoints after .*: \[-1, 250\].*machines share"):
+        resume.agreed(None)
+    assert resume.agreed(Saved({}, {"done": 250})).facts["done"] == 250
+
+
+def test_a_full_disk_does_not_stop_the_fit(expected, tmp_path, monkeypatch, every_chunk):
+    count, write = [], checkpoint.write_whole
+
+    def full(path, content):
+        count.append(path)
+        if 2 <= len(count) <= 4:
+            raise FileWriteError(f"{path} cannot be written (No space left on device)")
+        return write(path, content)
+
+    def no_archive(posterior, path):
+        raise FileWriteError(f"{path} cannot be written ({os.strerror(errno.ENOSPC)})")
+
+    monkeypatch.setattr(checkpoint, "write_whole", full)
+    monkeypatch.setattr(archive, "save", no_archive)
+    with pytest.warns(UserWarning, match="could not be") as heard:
+        same(run("flow", tmp_path), expected["flow"])
+    told = [str(warning.message) for warning in heard]
+    assert len(told) == 2  # once for three failures, and once for the result
+    assert "checkpoint could not be written" in told[0]
+    assert "goes on in memory" in told[0]
+    assert "finished fit could not be kept" in told[1]
+    # What could be written again is a checkpoint like any other.
+    assert Checkpoint(tmp_path, "flow", {}, lambda there, here: []).read().facts["done"] == 1300
+
+
+def test_checkpoints_hold_plain_arrays(tmp_path):
+    file = Checkpoint(tmp_path, "x", {"a": 1}, lambda there, here: [])
+    assert file.read() is None
+    file.offer(lambda: Saved({"values": np.arange(3.0)}, {"done": 1}))
+    file.offer(lambda: Saved({"values": np.arange(4.0)}, {"done": 2}))
+    assert file.read().facts["done"] == 1  # the next is not due yet
+    file.flush()
+    saved = Checkpoint(tmp_path, "x", {"a": 1}, lambda there, here: []).read()
+    assert saved.facts == {"done": 2}
+    np.testing.assert_array_equal(saved.arrays["values"], np.arange(4.0))
+    assert len(np.load(tmp_path / "x-1.npz", allow_pickle=False).files) == 2
+
+
+def test_a_checkpoint_of_a_newer_version(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "FORMAT_VERSION", 2)
+    Checkpoint(tmp_path, "x", {}, lambda there, here: []).offer(lambda: Saved({}, {}))
+    monkeypatch.undo()
+    with pytest.raises(ArgumentError, match="written by a newer bernflow"):
+        Checkpoint(tmp_path, "x", {}, lambda there, here: []).read()
+
+
+def test_another_optimizer_state_is_refused(tmp_path, gaussian_model):
+    import optax
+
+    # Both refuse the trial of their updates, so that only their states tell them apart.
+    def picky(inner):
+        def init(params):
+            if isinstance(params, jax.Array):
+                raise TypeError
+            return inner.init(params)
+
+        return optax.GradientTransformation(init, inner.update)
+
+    how = {"steps": 20, "family": "gaussian-fullrank", "progress": False, "resume": tmp_path}
+    bf.fit(gaussian_model, **how, optimizer=picky(optax.sgd(1e-3)))
+    (tmp_path / "finished.json").unlink()
+    with pytest.raises(ArgumentError, match="the checkpoint of another flow or optimiser"):
+        bf.fit(gaussian_model, **how, optimizer=picky(optax.adam(1e-3)))
