@@ -11,8 +11,9 @@ import optax
 from jax.sharding import Mesh
 
 from bernflow.errors import ArgumentError
+from bernflow.fit.automatic import fit_target
 from bernflow.fit.devices import Devices, as_mesh
-from bernflow.fit.engine import DIAGNOSTIC_PRECISION, cast, initial_flows, train_and_judge, warn_if_poor
+from bernflow.fit.engine import DIAGNOSTIC_PRECISION, cast, train_and_judge, warn_if_poor
 from bernflow.fit.identity import identify
 from bernflow.fit.jointly import fit_jointly, is_joint
 from bernflow.fit.resume import Resumption, open_folder
@@ -39,7 +40,7 @@ def fit(
     steps: int | None = None,
     num_particles: int | None = None,
     restarts: int | None = None,
-    components: int = 1,
+    components: int | None = None,
     batch_size: int | None = None,
     optimizer: float | optax.GradientTransformation | None = None,
     precision: str | None = None,
@@ -70,7 +71,9 @@ def fit(
         num_particles: draws per step (default 32; 10 for the paper's family).
         restarts: number of fits from different starts, trained at once; the best is returned, and the others tell
             whether it misses a mode (default 1).
-        components: largest number of components of a mixture of flows, for separate modes.
+        components: largest number of components of a mixture of flows, for separate modes. None (default) fits one
+            flow and, without `steps`, a mixture where other starts find mass that it misses, or where it is not good
+            and they lie in several places (up to 64 dimensions).
         batch_size: rows per step, for many rows and for models with a network (default there 256); a NumPyro model
             brings its own by `numpyro.plate(..., subsample_size=...)`. Batches are shuffled without replacement.
         optimizer: a learning rate, or an optax optimiser with its own.
@@ -112,7 +115,6 @@ def fit(
         check_count("batch_size", batch_size, 0)
     devices = None if mesh is None else Devices(as_mesh(mesh))
     progress = progress and jax.process_index() == 0
-    start_key, flow_key, train_key = jax.random.split(as_key(key), 3)
     with use_mesh(None if devices is None else devices.mesh), use_precision(settings.precision):
         accepted = as_model(model, model_args, model_kwargs or {})
         if batch_size is not None and not isinstance(accepted, AbstractJointModel):
@@ -133,29 +135,15 @@ def fit(
             if finished is not None:
                 warn_if_poor(finished)
                 return finished
-        posterior = None
         if isinstance(accepted, AbstractJointModel) and is_joint(accepted, batch_size):
             posterior = fit_jointly(
                 accepted, settings, as_key(key), batch_size, progress, began, refine, None, resumption, devices
             )
         else:
-            target = Target(accepted)
-            flows, probes = initial_flows(target, settings, start_key, flow_key, devices)
-    if posterior is None:
-        memory = None if resumption is None else resumption.loop()
-        with use_mesh(None if devices is None else devices.mesh):
-            posterior = train_and_judge(
-                target,
-                settings,
-                flows,
-                train_key,
-                progress,
-                began,
-                refine,
-                probes=probes,
-                memory=memory,
-                devices=devices,
+            posterior = fit_target(
+                Target(accepted), settings, as_key(key), progress, began, refine, resumption, devices
             )
+    warn_if_poor(posterior)
     if devices is not None and devices.own_rows:
         # No process has all rows: weights and predictions from one's own would be wrong.
         posterior.model = None
@@ -188,7 +176,9 @@ def refine(
         target = Target(posterior.model)
         stacked = jax.tree.map(lambda leaf: leaf[None] if eqx.is_array(leaf) else leaf, posterior.distribution)
         flows = cast(stacked, settings.precision)
-    return train_and_judge(target, settings, flows, as_key(key), progress, began, refine, earlier=posterior)
+    refined = train_and_judge(target, settings, flows, as_key(key), progress, began, refine, earlier=posterior)
+    warn_if_poor(refined)
+    return refined
 
 
 def _family_of(posterior: Posterior) -> Any:

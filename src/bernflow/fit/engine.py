@@ -11,7 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Key
+from jaxtyping import Array, Int, Key
 
 from bernflow.diagnostics.verdict import Diagnostics, judge
 from bernflow.fit import modes
@@ -44,34 +44,51 @@ NUM_STARTS = 8
 DIAGNOSTIC_PRECISION = "float64"
 
 
+Refiner = Callable[..., Posterior]
+
+
 def initial_flows(
     target: Target,
     settings: Settings,
     start_key: Key[Array, ""],
     flow_key: Key[Array, ""],
     devices: Devices | None = None,
-):
+) -> tuple[AbstractFlow, Gaussian | None]:
     """Return one flow per restart, stacked, each at a start of its own, and all starts that were found."""
-    if devices is not None:
-        target = Target(devices.spread(target.model))
     settings.family.check(target.dim)
     num = max(num_starts(target.dim), settings.restarts * (4 if settings.restarts > 1 else 1))
-    points_key, path_key = jax.random.split(start_key)
-    points = starting_points(target, points_key, num)
-    usable = preflight(target, points)
+    if settings.family.use_start:
+        starts = find_starts(target, num, start_key, devices)
+        chosen = np.array(modes.distinct_starts(starts, settings.restarts))
+        return flows_at(settings, target.dim, starts, chosen, flow_key), starts
+    points, _ = _usable_points(target, num, start_key, devices)
+    same = Gaussian(points[:1], jnp.eye(target.dim)[None], jnp.zeros(1))
+    return flows_at(settings, target.dim, same, np.zeros(settings.restarts, int), flow_key), None
+
+
+def find_starts(target: Target, num: int, key: Key[Array, ""], devices: Devices | None = None) -> Gaussian:
+    """Return the Gaussians that Newton paths from so many points have found, stacked, the best first."""
+    points, path_key = _usable_points(target, num, key, devices)
+    spread = target if devices is None else Target(devices.spread(target.model))
+    return fetched(find_start(spread, points, path_key))
+
+
+def _usable_points(target: Target, num: int, key: Key[Array, ""], devices: Devices | None) -> tuple[Array, Array]:
+    """Return points of finite density, and a key for what comes next."""
+    spread = target if devices is None else Target(devices.spread(target.model))
+    points_key, path_key = jax.random.split(key)
+    usable = preflight(spread, starting_points(spread, points_key, num))
     # Unusable points are replaced, not dropped: the number of paths is part of the compiled shape.
-    points = usable[jnp.arange(num) % len(usable)]
-    gaussians = None
-    if not settings.family.use_start:
-        loc, factor = (jnp.stack([leaf] * settings.restarts) for leaf in (points[0], jnp.eye(target.dim)))
-    else:
-        gaussians = find_start(target, points, path_key)
-        chosen = np.array(modes.distinct_starts(gaussians, settings.restarts))
-        loc, factor = gaussians.loc[chosen], gaussians.factor[chosen]
-    keys = jax.random.split(flow_key, settings.restarts)
+    return usable[jnp.arange(num) % len(usable)], path_key
+
+
+def flows_at(
+    settings: Settings, dim: int, starts: Gaussian, chosen: Int[np.ndarray, " r"], key: Key[Array, ""]
+) -> AbstractFlow:
+    """Return stacked flows, each at a chosen start."""
+    keys = jax.random.split(key, len(chosen))
     make = _build_flows if settings.family.compiled else _build_one_by_one
-    flows = make(settings.family.build, settings.spec(target.dim), keys, loc, factor)
-    return fetched(flows), fetched(gaussians)
+    return fetched(make(settings.family.build, settings.spec(dim), keys, starts.loc[chosen], starts.factor[chosen]))
 
 
 @eqx.filter_jit
@@ -96,7 +113,7 @@ def train_and_judge(
     key: Key[Array, ""],
     progress: bool,
     began: float,
-    refiner: Callable[..., Posterior],
+    refiner: Refiner,
     *,
     probes: Gaussian | None = None,
     earlier: Posterior | None = None,
@@ -148,7 +165,7 @@ def train_and_judge(
         with use_precision(DIAGNOSTIC_PRECISION):
             flows = cast(fetched(trainee.flow), DIAGNOSTIC_PRECISION)
             spread = target if devices is None else Target(devices.spread(target.model))
-            best, distribution, missing = _choose(flows, spread, choice_key, settings.components)
+            best, distribution, missing = _choose(flows, spread, choice_key, settings.components or 1)
             distribution = fetched(distribution)
             draws, log_weights = weigh(distribution, spread, judge_key, NUM_DIAGNOSTIC_DRAWS)
             skipped = int(trainee.num_skipped[best])
@@ -167,9 +184,7 @@ def train_and_judge(
         history = {name: np.concatenate([earlier.history[name], values]) for name, values in history.items()}
     chosen = settings.describe() if earlier is None else dict(earlier.settings)
     chosen |= describe_run(done_before + done, skipped, began, interrupted)
-    posterior = Posterior(distribution, target.layout, target.model, diagnostics, history, chosen, refiner)
-    warn_if_poor(posterior)
-    return posterior
+    return Posterior(distribution, target.layout, target.model, diagnostics, history, chosen, refiner)
 
 
 def describe_run(steps: int, skipped: int, began: float, interrupted: bool = False) -> dict[str, Any]:
@@ -186,7 +201,7 @@ def describe_run(steps: int, skipped: int, began: float, interrupted: bool = Fal
 def warn_if_poor(posterior: Posterior) -> None:
     """Say aloud that a posterior cannot be trusted."""
     if posterior.diagnostics.verdict == "poor":
-        warnings.warn(f"bernflow: {posterior.diagnostics.status}", UserWarning, stacklevel=4)
+        warnings.warn(f"bernflow: {posterior.diagnostics.status}", UserWarning, stacklevel=3)
 
 
 def _warn_interrupted(steps: int) -> None:

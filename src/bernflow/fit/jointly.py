@@ -22,7 +22,6 @@ from bernflow.fit.engine import (
     initial_flows,
     num_starts,
     train_and_judge,
-    warn_if_poor,
 )
 from bernflow.fit.loop import NUM_DIAGNOSTIC_DRAWS, log_weights_of
 from bernflow.fit.many_rows import MAX_JUDGED_ROWS, find_mode, judge_by_part, say_part
@@ -169,9 +168,7 @@ def fit_jointly(
                 log_weights = log_weights_of(flow, spread, final_key, NUM_DIAGNOSTIC_DRAWS)
                 diagnostics = judge(log_weights, num_failed_steps=skipped)
         chosen = settings.describe() | describe_run(done, skipped, began) | more
-        posterior = Posterior(flow, layout_of(model), model, diagnostics, history, chosen, refiner)
-        warn_if_poor(posterior)
-        return posterior
+        return Posterior(flow, layout_of(model), model, diagnostics, history, chosen, refiner)
     frozen = Target(model.frozen(*fetched((trainee.weights, trainee.state))))
     given_network = dataclasses.replace(settings, steps=None)
     flow_keys = jax.random.split(final_key, 3)

@@ -257,19 +257,20 @@ def train(
         place = Place(0, 0, 0, trainee, trainee, None)
         if steps is None:
             # The start is kept where training does not improve on it; a Gaussian posterior is met by it exactly.
-            weights = _evaluate_finite(trainee, target, evaluation_key)
+            seen = _evaluate_finite(trainee, target, evaluation_key)
             # All of them: the parts of a mixture come from restarts that are not the best.
-            arrived = all(_arrived(row, UNCOVERED_KHAT) for row in weights)
-            if arrived and _is_good(trainee, weights, target, evaluation_key):
-                report(0, 0, _seen_at_start(weights, method.num_particles))
+            arrived = all(_arrived(row, UNCOVERED_KHAT) for row in seen)
+            if arrived and _is_good(trainee, seen, target, evaluation_key):
+                report(0, 0, _seen_at_start(seen, method.num_particles))
                 return Trained(trainee, 0)
-            place = place._replace(weights=weights)
+            place = place._replace(weights=seen)
     done, after, trainee, weights = place.done, place.after, place.kept, place.weights
     try:
         for cycle, length in enumerate(cycles[place.cycle :], place.cycle):
             chunks = _chunks(method.rates(length))
             before = place.chunk if cycle == place.cycle else 0
-            powers = np.zeros(num_restarts) if cycle == 0 or not method.cover else _powers(weights)
+            stays_reverse = cycle == 0 or not method.cover
+            powers = np.zeros(num_restarts) if stays_reverse or weights is None else _powers(weights)
             planned = done + sum(map(len, chunks[before:])) if steps is None else steps
             after = after if before else trainee
             for number, chunk in enumerate(chunks[before:], before + 1):
@@ -290,7 +291,7 @@ def train(
                 return Trained(after, done)
             log_weights = _evaluate_finite(after, target, evaluation_key)
             step = _compare(weights, log_weights)
-            if step.better:
+            if step.better or weights is None:
                 trainee, weights = after, log_weights
             # One cycle of covering is due unless the tails are met already.
             khat_allowed = UNCOVERED_KHAT if length == cycles[0] else COVERED_KHAT

@@ -43,9 +43,9 @@ class Resumption:
         for leftover in self.folder.glob(".*.part") if self._writes else ():
             leftover.unlink(missing_ok=True)  # a process was killed while it wrote
 
-    def loop(self) -> "LoopMemory":
-        """Return the memory of the training of a flow on all rows."""
-        return LoopMemory(self._checkpoint("flow"))
+    def loop(self, name: str = "flow") -> "LoopMemory":
+        """Return the memory of the training of a flow, or of several, on all rows."""
+        return LoopMemory(self._checkpoint(name))
 
     def joint(self) -> "JointMemory":
         """Return the memory of the training on batches."""

@@ -37,7 +37,7 @@ class Settings:
     steps: int | None
     num_particles: int
     restarts: int
-    components: int
+    components: int | None
     precision: str
     optimizer: optax.GradientTransformation
     learning_rate: float | None
@@ -65,8 +65,9 @@ def resolve_settings(
         raise ArgumentError(f"base={base!r}: the family {family!r} has its own base noise; leave base out.")
     if base is not None and base not in NOISES:
         raise ArgumentError(f"base={base!r} is unknown: expected one of {', '.join(NOISES)} or None.")
-    components = check_count("components", components, 1)
-    restarts = max(check_count("restarts", restarts, 1 if components == 1 else 4 * components), components)
+    components = None if components is None else check_count("components", components, 1)
+    usual = 4 * components if components is not None and components > 1 else 1
+    restarts = max(check_count("restarts", restarts, usual), components or 1)
     if restarts > 1 and kind.one_start is not None:
         raise ArgumentError(
             f"restarts={restarts}, components={components}: the family {family!r} has one start only, since "

@@ -63,6 +63,7 @@ class Family:
         check: raises for a number of dimensions that the family is not made for.
         one_start: why it is fitted from one start only, or None where restarts are possible.
         compiled: it can be built inside of jit.
+        mixes: a mixture is fitted unasked where one flow is not enough.
     """
 
     build: Build
@@ -75,6 +76,7 @@ class Family:
     check: Callable[[int], None] = lambda dim: None
     one_start: str | None = None
     compiled: bool = True
+    mixes: bool = False
 
 
 def _mean_field(loc: Float[Array, " p"], tril: Float[Array, "p p"]) -> DiagonalAffine:
@@ -85,10 +87,9 @@ def _mean_field(loc: Float[Array, " p"], tril: Float[Array, "p p"]) -> DiagonalA
 
 def _bernstein(key, spec, loc, tril, *, full_rank: bool = True, **structure: bool):
     outer = TriangularAffine(loc, tril) if full_rank else _mean_field(loc, tril)
-    sizes = {"order": spec.order, "width": spec.width, "noise": spec.noise}
     if spec.dim > MAX_DIM_FULL and not structure:
-        return WideBernsteinFlow(key, outer, context=MAX_CONTEXT, **sizes)
-    return BernsteinFlow(key, outer, **sizes, **structure)
+        return WideBernsteinFlow(key, outer, order=spec.order, width=spec.width, noise=spec.noise, context=MAX_CONTEXT)
+    return BernsteinFlow(key, outer, order=spec.order, width=spec.width, noise=spec.noise, **structure)
 
 
 def _rival(name: str) -> Family:
@@ -130,7 +131,7 @@ def _given(source: Any) -> Family:
 
 
 FAMILIES: dict[str, Family] = {
-    "bernstein": Family(_bernstein, default_order=20, has_tails=True),
+    "bernstein": Family(_bernstein, default_order=20, has_tails=True, mixes=True),
     "bernstein-meanfield": Family(
         partial(_bernstein, full_rank=False, conditional=False), default_order=20, has_tails=True
     ),
@@ -151,7 +152,7 @@ FAMILIES: dict[str, Family] = {
     **{name: _rival(name) for name in external.NAMES},
 }
 
-_DEFAULT = FAMILIES["bernstein"]
+_DEFAULT = replace(FAMILIES["bernstein"], mixes=False)
 # The default without one of its parts, to show what that part is worth; path gradients are what covering needs.
 ABLATIONS: dict[str, Family] = {
     "no-outer": replace(_DEFAULT, build=partial(_bernstein, full_rank=False)),

@@ -11,6 +11,7 @@ import optax
 
 from bernflow.errors import ArgumentError
 from bernflow.fit.api import refine
+from bernflow.fit.engine import warn_if_poor
 from bernflow.fit.jointly import WEIGHTS_OPTIMIZER, NetworkTraining, fit_jointly
 from bernflow.fit.settings import Settings, check_count, resolve_settings
 from bernflow.keys import as_key
@@ -225,6 +226,7 @@ class SemiStructured:
                 posterior = fit_jointly(model, settings, train_key, batch_size, progress, began, refine, training)
                 if posterior.settings["interrupted"]:
                     raise KeyboardInterrupt  # what the network has learned is in its checkpoint
+                warn_if_poor(posterior)
                 members.append(plan.member(posterior, follower, steps_per_epoch))
         self._members, self._design, self._plan, self._num_classes = members, design, plan, num_classes
         plan.forget_rows()

@@ -1,0 +1,76 @@
+"""The whole way from a target to a posterior, with a mixture where one flow is not enough."""
+
+import dataclasses
+
+import jax
+import numpy as np
+from jaxtyping import Array, Key
+
+from bernflow.diagnostics.verdict import MISSING_USABLE
+from bernflow.fit.devices import Devices
+from bernflow.fit.engine import Refiner, find_starts, flows_at, initial_flows, train_and_judge
+from bernflow.fit.modes import PART_GAIN, distinct_places
+from bernflow.fit.resume import Resumption
+from bernflow.fit.settings import Settings
+from bernflow.fit.start import Gaussian
+from bernflow.posterior import Posterior
+from bernflow.target import Target
+
+# Newton paths that look for the places of a mixture, and the most places that are taken.
+NUM_PATHS = 64
+MAX_PLACES = 10
+# A place promises something if the ELBO of its Gaussian is at most so many nats below what one flow has reached.
+PROMISE = 6.0
+# In more dimensions a mixture costs too much to be tried unasked.
+MAX_DIM = 64
+
+
+def fit_target(
+    target: Target,
+    settings: Settings,
+    key: Key[Array, ""],
+    progress: bool,
+    began: float,
+    refiner: Refiner,
+    resumption: Resumption | None = None,
+    devices: Devices | None = None,
+) -> Posterior:
+    """Fit one flow; where it misses mass that other starts found, or is not good and they lie elsewhere, several."""
+    start_key, flow_key, train_key = jax.random.split(key, 3)
+    flows, probes = initial_flows(target, settings, start_key, flow_key, devices)
+    memory = None if resumption is None else resumption.loop()
+    posterior = train_and_judge(
+        target, settings, flows, train_key, progress, began, refiner, probes=probes, memory=memory, devices=devices
+    )
+    if probes is None or not _may_mix(settings, target, posterior, probes):
+        return posterior
+    again_key, flow_key, train_key = jax.random.split(jax.random.fold_in(key, 1), 3)
+    starts = find_starts(target, NUM_PATHS, again_key, devices)
+    places = _promising(starts, posterior.diagnostics.elbo)[:MAX_PLACES]
+    if len(places) < 2:
+        return posterior
+    several = dataclasses.replace(settings, restarts=len(places), components=len(places))
+    flows = flows_at(several, target.dim, starts, np.array(places), flow_key)
+    memory = None if resumption is None else resumption.loop("mixture")
+    mixture = train_and_judge(
+        target, several, flows, train_key, progress, began, refiner, probes=starts, memory=memory, devices=devices
+    )
+    if not mixture.diagnostics.elbo > posterior.diagnostics.elbo + PART_GAIN:
+        return posterior
+    mixture.settings["steps"] += posterior.settings["steps"]
+    return mixture
+
+
+def _may_mix(settings: Settings, target: Target, posterior: Posterior, probes: Gaussian) -> bool:
+    diagnostics = posterior.diagnostics
+    unasked = settings.components is None and settings.restarts == 1 and settings.steps is None
+    if not unasked or not settings.family.mixes or target.dim > MAX_DIM or posterior.settings["interrupted"]:
+        return False
+    if (diagnostics.missing_mass or 0.0) > MISSING_USABLE:
+        return True
+    return diagnostics.verdict != "good" and len(_promising(probes, diagnostics.elbo)) > 1
+
+
+def _promising(starts: Gaussian, elbo: float) -> list[int]:
+    """Return the places whose Gaussian may hold a share of the mass, the best first."""
+    return [i for i in distinct_places(starts) if float(starts.elbo[i]) > elbo - PROMISE]
