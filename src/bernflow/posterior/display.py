@@ -73,20 +73,25 @@ def card(
     figures: Sequence[tuple[str, str]],
     columns: Sequence[str],
     table: Sequence[Row],
+    word: str | None = None,
 ) -> str:
-    """Show what it is, a sentence that begins with a verdict, named figures and a table as HTML; all is escaped."""
+    """Show what it is, a sentence, named figures and a table as HTML; all is escaped.
+
+    The sentence begins with the verdict, or with another word that stands for it.
+    """
     shown = " &middot; ".join(f"{escape(name)} <b>{escape(value)}</b>" for name, value in figures)
     head = "<td></td>" + "".join(f"<th scope='col' style='text-align:right'>{escape(c)}</th>" for c in columns)
     body = "".join(_html_row(row, len(columns)) for row in table)
     color, sign = COLORS[verdict], SIGNS[verdict]
-    # The sentence begins with the verdict, which is shown as a badge.
-    why = status.removeprefix(verdict.capitalize())
+    # The word that the sentence begins with is shown as a badge.
+    word = word or verdict.capitalize()
+    why = status.removeprefix(word)
     badge = f"background:{color};color:#fff;padding:1px 8px;border-radius:4px;white-space:nowrap"
     # Notebooks center tables and cut them off at the edge.
     return (
         f"<div style='border-left:4px solid {color};padding-left:12px;line-height:1.6'>"
         f"<div><b>{escape(what[0])}</b> ({escape(what[1])})</div>"
-        f"<div style='max-width:60em'><b style='{badge}'>{sign} {verdict.capitalize()}</b> {escape(why)}</div>"
+        f"<div style='max-width:60em'><b style='{badge}'>{sign} {escape(word)}</b> {escape(why)}</div>"
         f"<div>{shown}</div>"
         f"<div style='overflow-x:auto'><table style='margin:6px 0'><thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
         "</table></div></div>"
