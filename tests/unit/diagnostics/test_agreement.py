@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bernflow.errors import ArgumentError
-from bernflow.experiments.posteriordb.agreement import compare, moments
+from bernflow.diagnostics.agreement import compare, moments
 
 
 @pytest.fixture
