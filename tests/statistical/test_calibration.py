@@ -17,7 +17,7 @@ import bernflow as bf
 from bernflow.calibrate.result import POOR_P
 
 NUM = 128
-STEPS = 100
+STEPS = 250
 X = np.linspace(-1.5, 1.5, 12)
 
 
@@ -126,7 +126,7 @@ def test_logistic_regression_passes():
 
 @pytest.mark.slow
 def test_p_values_of_right_models_are_uniform():
-    found = [calibrate(normal_mean, np.zeros(20), family="gaussian", steps=50, key=key) for key in range(40)]
+    found = [calibrate(normal_mean, np.zeros(20), family="gaussian", key=key) for key in range(40)]
     # Below 0.05 lie 2 of 40 on average; more than 8 come with probability 2e-4.
     assert sum(c.p_value < 0.05 for c in found) <= 8
     assert all(c.p_value >= POOR_P for c in found)

@@ -50,7 +50,9 @@ def test_evidences_against_an_independent_quadrature(name):
             np.inf,
         ),
         "gamma-exponential": (
-            lambda r: stats.gamma.pdf(r, 2, scale=1 / 1.5) * np.prod(stats.expon.pdf(MODELS[name].args[0], scale=1 / r)),
+            lambda r: (
+                stats.gamma.pdf(r, 2, scale=1 / 1.5) * np.prod(stats.expon.pdf(MODELS[name].args[0], scale=1 / r))
+            ),
             0,
             np.inf,
         ),

@@ -131,7 +131,9 @@ def calibrate(
         variance = blocks.prior_variance(simulator, jax.random.split(prior_key, NUM_PRIOR_DRAWS))
     seed = int(jax.random.bits(rank_key, (), "uint32"))
     chosen = {**settings.describe(), "num_simulations": num, "weighted": weighted}
-    return _collect(thetas, samples, verdicts, jax.tree.map(np.asarray, variance), num_draws, seed, chosen)
+    return _collect(
+        target.layout.names, thetas, samples, verdicts, jax.tree.map(np.asarray, variance), num_draws, seed, chosen
+    )
 
 
 def _settings(family, order, base, steps, num_particles, optimizer, precision) -> Settings:
@@ -218,14 +220,14 @@ def _fit_block(
     bulk = total - total // 2 if covers else total
     trainee = train(trainee, bulk, np.zeros(num), 0)
     if covers:
-        before = sample(trainee, NUM_CHOICE_DRAWS, 0).log_weights
+        before = np.asarray(sample(trainee, NUM_CHOICE_DRAWS, 0).log_weights)
         powers = np.array([float(ess_fraction(_finite(row)) > COVERING_ESS) for row in before])
         after = train(trainee, total // 2, powers, 1)
-        better = jnp.asarray(_is_better(before, sample(after, NUM_CHOICE_DRAWS, 0).log_weights))
+        better = jnp.asarray(_is_better(before, np.asarray(sample(after, NUM_CHOICE_DRAWS, 0).log_weights)))
         trainee = jax.tree.map(
-            lambda new, old: jnp.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old)
-            if eqx.is_array(new)
-            else new,
+            lambda new, old: (
+                jnp.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old) if eqx.is_array(new) else new
+            ),
             after,
             trainee,
         )
@@ -255,15 +257,14 @@ def _resampled(sample: Sample, num_draws: int, key: Key[Array, ""]) -> Sample:
     for i, row in enumerate(sample.log_weights):
         row = np.where(np.isnan(row) | (row == np.inf), -np.inf, row)
         usable = np.any(row > -np.inf)
-        chosen.append(
-            sampling.resample(jax.random.fold_in(key, i), row, num_draws) if usable else np.arange(num_draws)
-        )
+        chosen.append(sampling.resample(jax.random.fold_in(key, i), row, num_draws) if usable else np.arange(num_draws))
     rows, picked = np.arange(len(chosen))[:, None], np.stack(chosen)
     draws = {name: value[rows, picked] for name, value in sample.draws.items()}
     return sample._replace(draws=draws, draws_log_joint=sample.draws_log_joint[rows, picked])
 
 
 def _collect(
+    names: tuple[str, ...],
     thetas: list[Theta],
     samples: list[Sample],
     verdicts: list[Verdict],
@@ -273,7 +274,6 @@ def _collect(
     settings: dict[str, Any],
 ) -> Calibration:
     """Rank the true values among the draws, and compare both."""
-    names = list(thetas[0])
     theta = {name: np.concatenate([t[name] for t in thetas]) for name in names}
     draws = {name: np.concatenate([s.draws[name] for s in samples]) for name in names}
     log_joint = np.concatenate([s.log_joint for s in samples])

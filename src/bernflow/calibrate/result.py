@@ -114,7 +114,9 @@ class Calibration:
             for index in np.ndindex(ranks.shape[1:]):
                 at: Any = (slice(None), *index)
                 label = name + (f"[{', '.join(map(str, index))}]" if index else "")
-                z, contraction = (part[name][at] if name in part else None for part in (self.z_scores, self.contraction))
+                z, contraction = (
+                    part[name][at] if name in part else None for part in (self.z_scores, self.contraction)
+                )
                 found.append(Quantity(label, ranks[at], z, contraction))
         return found
 
@@ -136,7 +138,11 @@ class Calibration:
         for q, p, adjusted in zip(self.quantities, raw, self._adjusted, strict=True):
             row = {"p_value": p, "p_holm": adjusted, "z_mean": np.nan, "z_sd": np.nan, "contraction": np.nan}
             if q.z_scores is not None and q.contraction is not None:
-                row |= {"z_mean": q.z_scores.mean(), "z_sd": q.z_scores.std(ddof=1), "contraction": q.contraction.mean()}
+                row |= {
+                    "z_mean": q.z_scores.mean(),
+                    "z_sd": q.z_scores.std(ddof=1),
+                    "contraction": q.contraction.mean(),
+                }
             rows.append(row)
         return pd.DataFrame(rows, index=[q.label for q in self.quantities])
 

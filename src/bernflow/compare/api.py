@@ -29,8 +29,8 @@ def compare(
 
     Every other entry is compared with the reference: means and standard deviations with their Monte Carlo errors,
     marginal and joint distances. An entry agrees where all its means and sds are within four standard errors: one of
-    16,000 correct figures is refused. The standard errors of chains come from their effective sample size. Beside it stand
-    evidence, verdicts and leave-one-out cross-validation, as far as they are known.
+    16,000 correct figures is refused. The standard errors of chains come from their effective sample size. Beside it
+    stand evidence, verdicts and leave-one-out cross-validation, as far as they are known.
 
     Args:
         entries: posteriors of `bernflow.fit`, runs of `Posterior.to_nuts`, ArviZ DataTrees with chains, or dicts of

@@ -100,9 +100,7 @@ def shared_components(entries: Sequence[Entry], var_names: Sequence[str] | None)
                 f"compare: {name!r} has shape {given}: expected one shape. Leave it out by var_names=[...], or rename "
                 "one of them."
             )
-    components = [
-        Component(name, index) for name in names for index in np.ndindex(entries[0].draws[name].shape[2:])
-    ]
+    components = [Component(name, index) for name in names for index in np.ndindex(entries[0].draws[name].shape[2:])]
     # The corner of a Cholesky factor is always one: nothing to compare.
     return [c for c in components if any(np.ptp(entry.column(c)) > 0 for entry in entries)]
 

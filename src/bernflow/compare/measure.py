@@ -78,7 +78,7 @@ def joint(entry: Entry, reference: Entry, components: Sequence[Component], seed:
     scale = np.where(scale > 0, scale, 1.0)
     a, b = ([half / scale for half in _halves(values)] for values in (ours, theirs))
     between = [sliced_wasserstein(x, y, seed=seed) for x, y in zip(a, b, strict=True)]
-    within = [sliced_wasserstein(*halves, seed=seed) for halves in (a, b)]
+    within = [sliced_wasserstein(first, second, seed=seed) for first, second in (a, b)]
     return Joint(float(np.mean(between)), float(np.sqrt(np.mean(np.square(within)))))
 
 

@@ -149,7 +149,7 @@ class Comparison:
     def _figures(self) -> list[tuple[str, str]]:
         figures = [("differences in units of", f"the sd of {self.reference}")]
         if self.loo is not None:
-            figures.append(("best by LOO", str(self.loo.index[0])))
+            figures.append(("highest elpd by LOO", str(self.loo.index[0])))
         return figures
 
     def _rows(self) -> tuple[list[str], list[display.Row]]:

@@ -289,9 +289,7 @@ def _catalogue() -> list[ExactModel]:
         _gamma(
             "gamma-poisson", gamma_poisson, Y_COUNTS, 2.0 + total, 1.5 + num, -np.sum(special.gammaln(Y_COUNTS + 1.0))
         ),
-        _gamma(
-            "gamma-exponential", gamma_exponential, Y_POSITIVE, 2.0 + len(Y_POSITIVE), 1.5 + Y_POSITIVE.sum(), 0.0
-        ),
+        _gamma("gamma-exponential", gamma_exponential, Y_POSITIVE, 2.0 + len(Y_POSITIVE), 1.5 + Y_POSITIVE.sum(), 0.0),
         _normal(
             "normal-normal",
             normal_normal,

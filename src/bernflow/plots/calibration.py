@@ -25,10 +25,10 @@ def plot_calibration(
 ) -> Figure:
     """Plot the distribution of the ranks less that of uniform ones, and z-scores against contraction.
 
-    The line of every quantity should stay inside of its band. A line that rises first and falls then below zero is that
-    of a posterior that is too narrow, an arch one way that of a posterior off to one side. In the last panel every point
-    is one simulation and parameter: points at the right belong to data that tell much, points above or below two to
-    posteriors that miss the truth.
+    The line of every quantity should stay inside of its band. A line that rises first and falls below zero then is that
+    of a posterior that is too narrow, the mirror image that of one too wide, and an arch that of a posterior off to one
+    side. In the last panel every point is one simulation and parameter: points at the right belong to data that tell
+    much, points beyond two above or below to posteriors that miss the truth.
 
     Args:
         calibration: what `bernflow.calibrate` returned.
@@ -103,7 +103,9 @@ def _draw_ranks(axes: Axes, quantity: Quantity, num_draws: int, band: Band, is_o
 def _draw_scores(axes: Axes, quantities: list[Quantity]) -> None:
     """Draw one point per simulation and parameter."""
     pairs = [(q.contraction, q.z_scores) for q in quantities if q.contraction is not None and q.z_scores is not None]
-    contraction, z = (np.concatenate([np.zeros(0), *values]) for values in (zip(*pairs, strict=True) if pairs else ((), ())))
+    contraction, z = (
+        np.concatenate([np.zeros(0), *values]) for values in (zip(*pairs, strict=True) if pairs else ((), ()))
+    )
     usable = np.isfinite(contraction) & np.isfinite(z)
     contraction, z = np.clip(contraction[usable], -0.5, 1.0), np.clip(z[usable], -MAX_Z, MAX_Z)
     axes.axhspan(-2.0, 2.0, color=MUTED, alpha=0.12, linewidth=0)

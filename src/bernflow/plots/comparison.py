@@ -1,6 +1,7 @@
 """Posteriors side by side: intervals of every component, in units of the reference."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -50,7 +51,7 @@ def plot_comparison(comparison: Comparison, var_names: Sequence[str] | str | Non
             for i, name in enumerate(order):
                 values = (comparison.entries[name].column(component).ravel() - center) / scale
                 at = row + (i - 0.5 * (len(order) - 1)) * step
-                style = {"color": colors[name], "solid_capstyle": "butt"}
+                style: dict[str, Any] = {"color": colors[name], "solid_capstyle": "butt"}
                 axes.plot(np.quantile(values, OUTER), [at, at], linewidth=1.2, **style)
                 axes.plot(np.quantile(values, INNER), [at, at], linewidth=3.4, **style)
                 label = name if row == 0 else f"_{name}"

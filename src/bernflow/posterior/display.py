@@ -39,9 +39,7 @@ def rows(draws: dict[str, np.ndarray]) -> list[Row]:
 
 def text(diagnostics: Diagnostics, table: list[Row], settings: dict[str, Any], dim: int) -> str:
     """Show verdict, figures and table as text."""
-    return plain(
-        f"Posterior ({_describe(settings, dim)})", diagnostics.status, _figures(diagnostics), COLUMNS, table
-    )
+    return plain(f"Posterior ({_describe(settings, dim)})", diagnostics.status, _figures(diagnostics), COLUMNS, table)
 
 
 def html(diagnostics: Diagnostics, table: list[Row], settings: dict[str, Any], dim: int) -> str:
