@@ -52,10 +52,10 @@ def test_other_keys_are_other_data_and_compile_nothing():
 
     model = bf.Model(prior={"m": dist.Normal(0.0, 1.0)}, likelihood=likelihood, y=np.zeros(4))
     first = bf.calibrate(model, **QUICK)
-    assert any(traced)
+    assert sum(traced) > 1
     traced.clear()
     second = bf.calibrate(model, **{**QUICK, "key": 1})
-    assert not any(traced)
+    assert sum(traced) <= 1  # the preflight looks at shapes every time
     assert not np.array_equal(first.ranks["m"], second.ranks["m"])
     assert len(np.unique(first.ranks["m"])) > 10
     assert np.array_equal(first.ranks["m"], bf.calibrate(model, **QUICK).ranks["m"])
