@@ -71,8 +71,8 @@ def markdown(records):
     """Return the page."""
     lines = ["# Fits of models with exact answers", "", *(f"* {note}" for note in NOTES), ""]
     lines += [
-        "| model | dimensions | log Z | by | error of log Z | standard error | z | KL, draws of the fit | KL, exact draws | z "
-        "| k-hat | verdict |",
+        "| model | dimensions | log Z | by | error of log Z | standard error | z | KL, draws of the fit "
+        "| KL, exact draws | z | k-hat | verdict |",
         "|---" * 12 + "|",
     ]
     order = {name: i for i, name in enumerate(MODELS)}

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # Below the first the ranks are not called good, below the second they are called poor: the chances of a false alarm.
 DOUBTFUL_P, POOR_P = 0.05, 0.001
 LOG_JOINT = "log_joint"
+UNEVEN = "the ranks are uneven"
 
 
 class Quantity(NamedTuple):
@@ -88,7 +89,7 @@ class Calibration:
         """The sentence that says what was found, and what to do."""
         head = f"{self.verdict.capitalize()} (p-value {self.p_value:.2g} of {len(self.quantities)} quantities together)"
         failed = [q for q, p in zip(self.quantities, self._adjusted, strict=True) if p < DOUBTFUL_P]
-        found = "; ".join(f"{q.label}: {deviation(q.ranks, self.num_draws)}" for q in failed[:4])
+        found = "; ".join(f"{q.label}: {self._deviation(q)}" for q in failed[:4])
         more = f"; and {len(failed) - 4} more" if len(failed) > 4 else ""
         if self.verdict == "good":
             sentences = [f"{head}: the ranks are as uniform as they should be."]
@@ -123,6 +124,10 @@ class Calibration:
     @cached_property
     def _adjusted(self) -> Float[np.ndarray, " m"]:
         return holm(np.concatenate([np.ravel(p) for p in self.p_values.values()]))
+
+    def _deviation(self, quantity: Quantity) -> str:
+        # "Too wide" says something of a parameter only.
+        return UNEVEN if quantity.z_scores is None else deviation(quantity.ranks, self.num_draws)
 
     def table(self) -> "pd.DataFrame":
         """Tabulate every scalar component: p-values, z-scores and contraction.
@@ -173,8 +178,7 @@ class Calibration:
     def _rows(self) -> tuple[tuple[str, ...], list[display.Row]]:
         """Return the columns and the rows that are shown, those with the least p-values where there are too many."""
         table = self.table()
-        shown = table.loc[table["p_value"].nsmallest(display.MAX_ROWS).index.intersection(table.index, sort=False)]
-        shown = table.loc[[label for label in table.index if label in set(shown.index)]]
+        shown = table[table.index.isin(table["p_value"].nsmallest(display.MAX_ROWS).index)]
         rows = [
             display.Row(str(label), tuple("" if np.isnan(v) else float(v) for v in values))
             for label, values in zip(shown.index, shown.to_numpy(), strict=True)
@@ -191,7 +195,7 @@ def deviation(ranks: Int[np.ndarray, " n"], num_draws: int) -> str:
     shift = (u.mean() - 0.5) / np.sqrt(1 / (12 * u.size))
     spread = (np.mean((u - 0.5) ** 2) - 1 / 12) / np.sqrt(1 / (180 * u.size))
     if max(abs(shift), abs(spread)) < 2.0:
-        return "the ranks are uneven"
+        return UNEVEN
     if abs(shift) > abs(spread):
         return "the posterior lies too low" if shift > 0 else "the posterior lies too high"
     return "the posterior is too narrow" if spread > 0 else "the posterior is too wide"

@@ -53,14 +53,17 @@ def plain(
 ) -> str:
     """Show a title, a sentence, named figures and a table as text."""
     width = max(len(row.name) for row in table)
+    widths = [max(11, len(column) + 2) for column in columns]
     lines = [
         title,
         f"  {status}",
         "  " + ", ".join(f"{name} {value}" for name, value in figures),
         "",
-        "  " + " " * width + "".join(f"{column:>11}" for column in columns),
+        "  " + " " * width + "".join(f"{column:>{w}}" for column, w in zip(columns, widths, strict=True)),
     ]
-    lines += [f"  {row.name:<{width}}" + "".join(f"{_number(v):>11}" for v in row.values) for row in table]
+    for row in table:
+        cells = "".join(f"{_number(v):>{w}}" for v, w in zip(row.values, widths, strict=False))
+        lines.append(f"  {row.name:<{width}}{cells}")
     return "\n".join(line.rstrip() for line in lines)
 
 

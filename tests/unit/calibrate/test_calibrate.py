@@ -8,7 +8,7 @@ import numpyro.distributions as dist
 import pytest
 
 import bernflow as bf
-from bernflow.calibrate import api, blocks
+from bernflow.calibrate import blocks, ranking
 from bernflow.calibrate.result import Calibration, deviation, p_values_of
 from bernflow.errors import ArgumentError, ModelError
 from bernflow.models.numpyro import NumPyroModel
@@ -129,7 +129,7 @@ def test_many_components_show_the_worst(calibration):
 
 
 def test_ties_are_broken_at_random():
-    ranks = api._ranks(np.ones(2000), np.ones((2000, 3)), np.random.default_rng(0))
+    ranks = ranking._ranks(np.ones(2000), np.ones((2000, 3)), np.random.default_rng(0))
     # Each of four ranks comes 500 times, with a standard error of 19.
     assert np.all(np.abs(np.bincount(ranks) - 500) < 80)
 
@@ -255,7 +255,7 @@ def test_simulate_must_be_compilable():
 def test_simulated_pairs_must_be_possible():
     sample = blocks.Sample(np.array([0.0, -np.inf]), {"x": np.zeros((2, 5))}, np.zeros((2, 5)), np.zeros((2, 5)))
     with pytest.raises(ModelError, match="the log density of 1 of 2 simulated pairs"):
-        api._collect(("x",), [{"x": np.zeros(2)}], [sample], ["good"] * 2, {"x": np.ones(())}, 5, 0, {})
+        ranking.collect(("x",), [{"x": np.zeros(2)}], [sample], ["good"] * 2, {"x": np.ones(())}, 5, 0, {})
 
 
 def test_other_data_of_a_model(model):
