@@ -119,7 +119,7 @@ def calibrate(
         variance = blocks.prior_variance(simulator, jax.random.split(prior_key, NUM_PRIOR_DRAWS))
     seed = int(jax.random.bits(rank_key, (), "uint32"))
     chosen = {**settings.describe(), "num_simulations": num, "weighted": weighted}
-    return _collect(
+    return ranking.collect(
         target.layout.names, thetas, samples, verdicts, jax.tree.map(np.asarray, variance), num_draws, seed, chosen
     )
 

@@ -12,7 +12,7 @@ from jaxtyping import Array, Key, PyTree
 
 from bernflow.errors import ArgumentError, ModelError
 from bernflow.models import AbstractModel, Model, as_model
-from bernflow.models.base import AbstractJointModel, Theta
+from bernflow.models.base import AbstractJointModel, AbstractMappedModel, Theta
 from bernflow.models.inputs import Opaque, name_of, user_code
 from bernflow.models.numpyro import NumPyroModel
 
@@ -82,6 +82,12 @@ class FunctionSimulator(AbstractSimulator):
 def from_model(model: Any, args: tuple, kwargs: dict[str, Any]) -> ModelSimulator:
     """Make a simulator of a model, or say why it cannot be simulated."""
     accepted = as_model(model, args, kwargs)
+    if isinstance(accepted, AbstractMappedModel):
+        raise ModelError(
+            f"calibrate: a {type(accepted).__name__} runs in software of its own, one data set at a time, and cannot "
+            "be simulated from in compiled code: expected a bf.Model or a NumPyro model function. Or fit simulated "
+            "data one by one with bf.fit; bernflow.diagnostics.uniformity.rank_p_value judges the ranks."
+        )
     if isinstance(accepted, AbstractJointModel) and (not isinstance(accepted, Model) or accepted.network is not None):
         raise ModelError(
             "calibrate: the model is trained on batches of its rows, or has a network beside its parameters: expected "

@@ -134,6 +134,25 @@ def test_ties_are_broken_at_random():
     assert np.all(np.abs(np.bincount(ranks) - 500) < 80)
 
 
+def test_ranks_z_scores_and_contraction():
+    draws = np.array([[1.0, 2.0, 3.0, 6.0]])
+    sample = blocks.Sample(np.array([-1.0]), {"x": draws}, np.array([[-3.0, 0.0, -2.0, -1.5]]), np.zeros((1, 4)))
+    found = ranking.collect(("x",), [{"x": np.array([2.5])}], [sample], ["good"], {"x": np.array(14.0)}, 4, 0, {})
+    assert found.ranks["x"] == 2
+    assert found.ranks["log_joint"] == 3
+    # Mean 3 and variance 14 / 4.
+    np.testing.assert_allclose(found.z_scores["x"], (3.0 - 2.5) / np.sqrt(3.5))
+    np.testing.assert_allclose(found.contraction["x"], 1 - 3.5 / 14)
+
+
+def test_software_with_its_own_map_is_refused():
+    pymc = pytest.importorskip("pymc")
+    with pymc.Model() as foreign:
+        pymc.Normal("y", pymc.Normal("m"), observed=np.zeros(3))
+    with pytest.raises(ModelError, match="runs in software of its own, one data set at a time"):
+        bf.calibrate(foreign, **QUICK)
+
+
 def numpyro_model(x, y):
     b = numpyro.sample("b", dist.Normal(0.0, 1.0))
     numpyro.sample("y", dist.Poisson(jnp.exp(b * x)), obs=y)
