@@ -1,8 +1,10 @@
 """Evidence and divergence of fits to models whose answers are known exactly.
 
 Every error of the evidence is within 4 of the standard errors that the fit states (6e-5 false alarms each for a new
-key), and all of them together are as large as chance makes them (1e-4). KL(q || p) by draws of the fit agrees with that
-by draws of the exact posterior within 5 standard errors: what is averaged there has heavy tails.
+key), and all of them together are as large as chance makes them (2e-4). That holds where k-hat is at most 0.7: above, the
+weights have no variance that draws could tell, and a standard error is too small (root mean square of the z-scores 1.9 of
+10 fits against 1.0 of 32 below, `benchmarks/exactness`); there the error is small in itself. KL(q || p) by draws of the fit
+agrees with that by draws of the exact posterior within 5 standard errors: what is averaged there has heavy tails.
 """
 
 import numpy as np
@@ -12,20 +14,23 @@ from scipy import integrate, stats
 import bernflow as bf
 from bernflow.experiments.exactness import MODELS, examine
 
+MAX_KHAT = 0.7
 # Supports of all kinds in few fits: what takes time is compilation.
 QUICK = ("dirichlet-multinomial", "conjugate-regression", "student-location")
 
 
 def check(names):
-    found = {}
+    found, errors = {}, []
     for name in names:
         exact = MODELS[name]
         post = bf.fit(exact.model, *exact.args, steps=500, progress=False)
         found[name] = examine(post, exact)
         assert post.diagnostics.verdict != "poor", name
-    errors = np.array([f.evidence_z for f in found.values()])
-    assert np.all(np.abs(errors) < 4), found
-    assert 1e-4 < stats.chi2(len(errors)).sf(np.sum(errors**2)) < 1 - 1e-4, found
+        assert abs(found[name].evidence_error) < 4 * found[name].evidence_se + (post.diagnostics.khat > MAX_KHAT) * 1e-3
+        if post.diagnostics.khat <= MAX_KHAT:
+            errors.append(found[name].evidence_z)
+    assert len(errors) >= len(names) / 2
+    assert 1e-4 < stats.chi2(len(errors)).sf(np.sum(np.square(errors))) < 1 - 1e-4, found
     assert all(abs(f.kl_z) < 5 for f in found.values()), found
     assert all(f.kl < 0.02 for f in found.values()), found
 

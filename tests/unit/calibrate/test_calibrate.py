@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -163,25 +164,18 @@ def lagged(y):
     numpyro.sample("y", dist.Normal(phi * jnp.concatenate([jnp.zeros(1), y[:-1]]), 1.0), obs=y)
 
 
-def test_numpyro_models_of_counts():
-    found = bf.calibrate(numpyro_model, np.linspace(-1, 1, 5), np.zeros(5, int), **QUICK)
-    assert found.ranks["b"].shape == (20,)
+def test_simulate_returns_a_numpyro_model_of_counts():
+    x = jnp.linspace(-1.0, 1.0, 5)
 
-
-def test_a_closure_over_simulated_data():
     def simulate(key):
         first, second = jax.random.split(key)
-        mu = jax.random.normal(first)
-        y = mu + jax.random.normal(second, (4,))
-        return {"mu": mu}, bf.from_log_density(
-            lambda theta: -0.5 * theta["mu"] ** 2 - 0.5 * jnp.sum((y - theta["mu"]) ** 2), init={"mu": 0.0}
-        )
+        b = jax.random.normal(first)
+        return {"b": b}, functools.partial(numpyro_model, x, jax.random.poisson(second, jnp.exp(b * x)))
 
     found = bf.calibrate(simulate=simulate, **{**QUICK, "num_simulations": 40})
-    # The posterior variance is 1 / (1 + 4), whatever the data, and 100 draws know a variance to 14 %; the error of a
-    # median of 40 is a fifth of that, and the prior variance is known to 2.2 %.
-    assert np.median(found.contraction["mu"]) == pytest.approx(0.8, abs=4 * 0.2 * np.hypot(0.14 / 5, 0.022))
-    assert found.p_value > 1e-3
+    assert len(np.unique(found.ranks["b"])) > 20
+    # One calibration of a thousand is worse by chance.
+    assert found.verdict != "poor"
 
 
 def improper():
