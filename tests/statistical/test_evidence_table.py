@@ -2,7 +2,7 @@
 
 Every error of the evidence is within 4 of the standard errors that the fit states (6e-5 false alarms each for a new
 key), and all of them together are as large as chance makes them (2e-4). That holds where k-hat is at most 0.7: above,
-the weights have no variance that draws could tell, and the standard error is too small (root mean square of the z-scores
+the weights have no variance that draws could tell, and the standard error is too small (root mean square of z-scores
 2.0 of 10 fits, against 1.0 of 32 below, in `benchmarks/exactness`); there the error is small in itself. KL(q || p) by
 draws of the fit agrees with that by draws of the exact posterior within 5 standard errors: what is averaged there has
 heavy tails.
@@ -24,7 +24,7 @@ def check(names):
     found, errors = {}, []
     for name in names:
         exact = MODELS[name]
-        post = bf.fit(exact.model, *exact.args, steps=500, progress=False)
+        post = bf.fit(exact.model, *exact.args, progress=False)
         found[name] = examine(post, exact)
         assert post.diagnostics.verdict != "poor", name
         assert abs(found[name].evidence_error) < 4 * found[name].evidence_se + (post.diagnostics.khat > MAX_KHAT) * 1e-3
