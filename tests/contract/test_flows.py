@@ -32,6 +32,8 @@ from bernflow.flows.families import Spec, build
 from bernflow.flows.mixture import Mixture
 from bernflow.flows.noise import NOISES
 from bernflow.flows.paper import BOUND, PaperFlow
+from bernflow.flows.tails import bend, unbend
+from bernflow.flows.wide import WideBernsteinFlow
 
 ORDER, WIDTH = 7, 6
 NUM_DRAWS = 40
@@ -91,6 +93,17 @@ def structured(dim, order=ORDER, **structure):
     return make
 
 
+def wide(dim, context, noise="normal"):
+    """The Bernstein flow for many dimensions, with few of them."""
+
+    def make(seed):
+        outer = TriangularAffine(*start(dim))
+        sizes = {"order": ORDER, "width": WIDTH, "context": context, "noise": noise}
+        return perturbed(WideBernsteinFlow(jax.random.key(seed), outer, **sizes), seed)
+
+    return make
+
+
 def mixture(dim):
     def make(seed):
         parts = (family("bernstein", dim)(seed), family("gaussian-fullrank", dim)(seed + 1))
@@ -120,6 +133,9 @@ CASES = {
     "bernstein-no-skip-2": Case("bernstein", 2, structured(2, skip=False)),
     "bernstein-bounded-2": Case("bernstein", 2, structured(2, bounded=True), 6.0),
     "bernstein-order-1-2": Case("bernstein", 2, structured(2, order=1)),
+    "bernstein-wide-2": Case("bernstein", 2, wide(2, 1)),
+    "bernstein-wide-5": Case("bernstein", 5, wide(5, 2)),
+    "bernstein-wide-logistic-5": Case("bernstein", 5, wide(5, 3, noise="logistic"), 24.0),
     "bernstein-meanfield-2": Case("bernstein-meanfield", 2, family("bernstein-meanfield", 2)),
     "paper-f1-1": Case("bernstein-paper", 1, family("bernstein-paper", 1), 6.0),
     "paper-f1-2": Case("bernstein-paper", 2, family("bernstein-paper", 2), 6.0),
@@ -374,6 +390,36 @@ def test_a_new_flow_of_logistic_noise_is_nearly_normal():
     x = np.linspace(-2.5, 2.5, 101)[:, None]
     exact = -0.5 * x[:, 0] ** 2 - 0.5 * np.log(2 * np.pi)
     np.testing.assert_allclose(flow.log_prob(x), exact, atol=0.25)
+
+
+def test_a_new_flow_of_many_dimensions_is_its_start():
+    loc, tril = start(70)
+    spec = Spec(dim=70, order=20, noise="normal", width=WIDTH)
+    flow = FAMILIES["bernstein"].build(jax.random.key(0), spec, loc, tril)
+    assert isinstance(flow, WideBernsteinFlow)
+    # Beyond four standard deviations the polynomials go on as straight lines.
+    z = np.random.default_rng(0).uniform(-10, 10, (50, 70))
+    x, log_det = jax.vmap(flow.transform_and_log_det)(z)
+    np.testing.assert_allclose(x, loc + z @ tril.T, atol=1e-5)
+    np.testing.assert_allclose(log_det, np.sum(np.log(np.diagonal(tril))), atol=1e-5)
+
+
+@given(st.floats(-3, 3), st.floats(-3, 3), st.floats(-50, 50))
+def test_tails_bend_back(left, right, u):
+    tails = jnp.array([left, right])
+    v, log_slope = bend(tails, jnp.asarray(u))
+    assert unbend(tails, v) == pytest.approx(u, rel=1e-9, abs=1e-9)
+    slope = jax.grad(lambda u: bend(tails, u)[0])(jnp.asarray(u))
+    assert log_slope == pytest.approx(float(jnp.log(slope)), abs=1e-9)
+
+
+def test_straight_tails_are_the_identity_and_bent_ones_exponential():
+    u = jnp.linspace(-30.0, 30.0, 61)
+    np.testing.assert_allclose(bend(jnp.zeros(2), u)[0], u, atol=1e-10)
+    # The raw weight whose d is 2: far out the map is a parabola, which makes normal tails exponential.
+    raw = 1.5 * np.arctanh(np.log(2.0) / 1.5)
+    far = jnp.array([100.0, 200.0])
+    assert np.log2(np.divide(*bend(jnp.array([0.0, raw]), far)[0][::-1])) == pytest.approx(2.0, abs=1e-3)
 
 
 @pytest.mark.parametrize("order", [1, 2, 20])

@@ -77,7 +77,7 @@ class Diagnostics:
         num_nonfinite: number of them at which the target density was zero or not a number.
         verdict: "good" (use the draws as they are), "usable" (with care, see `status`) or "poor".
         status: the sentence that says why, and what to do.
-        missing_mass: share of the posterior mass that other restarts found and this fit does not cover, if
+        missing_mass: share of the posterior mass that other starts found and this fit does not cover, if
             known.
     """
 
@@ -140,7 +140,7 @@ def judge(
         limit: Verdict = "poor" if missing_mass > MISSING_POOR else "usable"
         verdict = max(verdict, limit, key=VERDICTS.index)
         sentences = [
-            f"{verdict.capitalize()} ({figures}): other restarts found {100 * missing_mass:.1f} % of the posterior "
+            f"{verdict.capitalize()} ({figures}): other starts found {100 * missing_mass:.1f} % of the posterior "
             "mass in modes that this fit does not cover; fit a mixture with components=2 or more.",
             *sentences[1:],
         ]

@@ -108,8 +108,8 @@ def fit(
         if isinstance(accepted, AbstractJointModel) and is_joint(accepted, batch_size):
             return fit_jointly(accepted, settings, as_key(key), batch_size, progress, began, refine)
         target = Target(accepted)
-        flows = initial_flows(target, settings, start_key, flow_key)
-    return train_and_judge(target, settings, flows, train_key, progress, began, refine)
+        flows, probes = initial_flows(target, settings, start_key, flow_key)
+    return train_and_judge(target, settings, flows, train_key, progress, began, refine, probes=probes)
 
 
 def refine(
@@ -136,7 +136,7 @@ def refine(
         target = Target(posterior.model)
         stacked = jax.tree.map(lambda leaf: leaf[None] if eqx.is_array(leaf) else leaf, posterior.distribution)
         flows = cast(stacked, settings.precision)
-    return train_and_judge(target, settings, flows, as_key(key), progress, began, refine, posterior)
+    return train_and_judge(target, settings, flows, as_key(key), progress, began, refine, earlier=posterior)
 
 
 def _family_of(posterior: Posterior) -> Any:

@@ -22,14 +22,15 @@ from bernflow.fit.loop import (
     Trace,
     begin,
     evaluate,
-    log_weights_of,
     num_stacked,
     pick,
     train,
+    weigh,
 )
+from bernflow.fit.probes import mass_elsewhere
 from bernflow.fit.progress import Recorder
-from bernflow.fit.settings import MAX_DIM_SCORE, Settings
-from bernflow.fit.start import find_start
+from bernflow.fit.settings import FULL_RATE_DIM, Settings
+from bernflow.fit.start import Gaussian, find_start
 from bernflow.flows.base import AbstractDistribution, AbstractFlow, AbstractScoredFlow
 from bernflow.posterior import Posterior
 from bernflow.precision import use_precision
@@ -41,7 +42,7 @@ DIAGNOSTIC_PRECISION = "float64"
 
 
 def initial_flows(target: Target, settings: Settings, start_key: Key[Array, ""], flow_key: Key[Array, ""]):
-    """Return one flow per restart, stacked, each at a start of its own."""
+    """Return one flow per restart, stacked, each at a start of its own, and all starts that were found."""
     settings.family.check(target.dim)
     num = max(num_starts(target.dim), settings.restarts * (4 if settings.restarts > 1 else 1))
     points_key, path_key = jax.random.split(start_key)
@@ -49,6 +50,7 @@ def initial_flows(target: Target, settings: Settings, start_key: Key[Array, ""],
     usable = preflight(target, points)
     # Unusable points are replaced, not dropped: the number of paths is part of the compiled shape.
     points = usable[jnp.arange(num) % len(usable)]
+    gaussians = None
     if not settings.family.use_start:
         loc, factor = (jnp.stack([leaf] * settings.restarts) for leaf in (points[0], jnp.eye(target.dim)))
     else:
@@ -57,7 +59,7 @@ def initial_flows(target: Target, settings: Settings, start_key: Key[Array, ""],
         loc, factor = gaussians.loc[chosen], gaussians.factor[chosen]
     keys = jax.random.split(flow_key, settings.restarts)
     make = _build_flows if settings.family.compiled else _build_one_by_one
-    return make(settings.family.build, settings.spec(target.dim), keys, loc, factor)
+    return make(settings.family.build, settings.spec(target.dim), keys, loc, factor), gaussians
 
 
 @eqx.filter_jit
@@ -83,14 +85,16 @@ def train_and_judge(
     progress: bool,
     began: float,
     refiner: Callable[..., Posterior],
+    *,
+    probes: Gaussian | None = None,
     earlier: Posterior | None = None,
 ) -> Posterior:
-    """Train stacked flows, choose or mix, judge, and wrap up."""
-    use_score = settings.family.use_score and isinstance(flows, AbstractScoredFlow) and target.dim <= MAX_DIM_SCORE
+    """Train stacked flows, choose or mix, judge, and wrap up; probes tell of modes that the flows may miss."""
+    use_score = settings.family.use_score and isinstance(flows, AbstractScoredFlow)
     rate = settings.learning_rate
-    if rate is not None and not use_score and not settings.family.paper_recipe:
-        # Plain gradients keep their noise at the optimum, and its effect adds up over the dimensions.
-        rate *= min(1.0, MAX_DIM_SCORE / target.dim)
+    if rate is not None and not settings.family.paper_recipe:
+        # The outer map has p^2 entries, and the noise of their steps adds up.
+        rate *= min(1.0, FULL_RATE_DIM / target.dim)
     method = Method(
         optimizer=settings.optimizer,
         learning_rate=rate,
@@ -119,9 +123,13 @@ def train_and_judge(
         with use_precision(DIAGNOSTIC_PRECISION):
             flows = cast(trainee.flow, DIAGNOSTIC_PRECISION)
             best, distribution, missing = _choose(flows, target, choice_key, settings.components)
-            log_weights = log_weights_of(distribution, target, judge_key, NUM_DIAGNOSTIC_DRAWS)
-        skipped = int(trainee.num_skipped[best])
-        diagnostics = judge(log_weights, missing_mass=missing, num_failed_steps=skipped)
+            draws, log_weights = weigh(distribution, target, judge_key, NUM_DIAGNOSTIC_DRAWS)
+            skipped = int(trainee.num_skipped[best])
+            diagnostics = judge(log_weights, missing_mass=missing, num_failed_steps=skipped)
+            if probes is not None and np.isfinite(diagnostics.log_evidence):
+                elsewhere = mass_elsewhere(probes, target, draws, diagnostics.log_evidence, choice_key)
+                if elsewhere > (missing or 0.0):
+                    diagnostics = judge(log_weights, missing_mass=elsewhere, num_failed_steps=skipped)
     if interruption.heard and not interrupted:  # while it was judged
         interrupted = True
         _warn_interrupted(done_before + done)

@@ -25,7 +25,7 @@ from bernflow.fit.engine import (
 )
 from bernflow.fit.loop import NUM_DIAGNOSTIC_DRAWS, log_weights_of
 from bernflow.fit.progress import Recorder
-from bernflow.fit.settings import MAX_DIM_SCORE, Settings
+from bernflow.fit.settings import Settings
 from bernflow.fit.start import find_start
 from bernflow.models.base import AbstractJointModel
 from bernflow.models.inputs import user_code
@@ -144,8 +144,8 @@ def fit_jointly(
     frozen = Target(model.frozen(trainee.weights, trainee.state))
     given_network = dataclasses.replace(settings, steps=None)
     flow_keys = jax.random.split(final_key, 3)
-    flows = initial_flows(frozen, given_network, flow_keys[0], flow_keys[1])
-    posterior = train_and_judge(frozen, given_network, flows, flow_keys[2], progress, began, refiner)
+    flows, probes = initial_flows(frozen, given_network, flow_keys[0], flow_keys[1])
+    posterior = train_and_judge(frozen, given_network, flows, flow_keys[2], progress, began, refiner, probes=probes)
     posterior.settings |= more
     posterior.history |= {f"joint_{name}": values for name, values in history.items()}
     return posterior
@@ -172,7 +172,7 @@ def _method(target: Target, settings: Settings, training: NetworkTraining) -> jo
         weights_optimizer=training.optimizer,
         weights_rate=training.rate,
         num_particles=settings.num_particles,
-        use_score=settings.family.use_score and settings.family.has_tails and target.dim <= MAX_DIM_SCORE,
+        use_score=settings.family.use_score and settings.family.has_tails,
         constant_rate=training.constant_rate,
     )
 

@@ -192,8 +192,15 @@ def log_weights_of(
     distribution: AbstractDistribution, target: Target, key: Key[Array, ""], num: int
 ) -> Float[np.ndarray, " s"]:
     """Return the log weights of fresh draws."""
+    return weigh(distribution, target, key, num)[1]
+
+
+def weigh(
+    distribution: AbstractDistribution, target: Target, key: Key[Array, ""], num: int
+) -> tuple[Float[np.ndarray, "s p"], Float[np.ndarray, " s"]]:
+    """Return fresh draws and their log weights."""
     x, log_q = sampling.sample(distribution, key, num)
-    return sampling.log_density(target.layout, target.model, x) - log_q
+    return x, sampling.log_density(target.layout, target.model, x) - log_q
 
 
 def train(
@@ -210,9 +217,17 @@ def train(
     evaluation_key = jax.random.fold_in(key, 2**31 - 1)
     after, weights = trainee, None
     done = 0
+    if steps is None:
+        # The start is kept where training does not improve on it; a Gaussian posterior is met by it exactly.
+        weights = _evaluate_finite(trainee, target, evaluation_key)
+        # All of them: the parts of a mixture come from restarts that are not the best.
+        arrived = all(_arrived(row, UNCOVERED_KHAT) for row in weights)
+        if arrived and _is_good(trainee, weights, target, evaluation_key):
+            report(0, 0, _seen_at_start(weights, method.num_particles))
+            return Trained(trainee, 0)
     try:
         for length in cycles:
-            powers = np.zeros(num_restarts) if weights is None or not method.cover else _powers(weights)
+            powers = np.zeros(num_restarts) if done == 0 or not method.cover else _powers(weights)
             planned = done + length if steps is None else steps
             after = trainee
             for chunk in _chunks(method.rates(length)):
@@ -234,11 +249,10 @@ def train(
             step = _compare(weights, log_weights)
             if step.better:
                 trainee, weights = after, log_weights
-            assert weights is not None  # the first cycle is always kept
             # One cycle of covering is due unless the tails are met already.
             khat_allowed = UNCOVERED_KHAT if length == cycles[0] else COVERED_KHAT
             if steps is None and (
-                not step.worthwhile
+                (not step.worthwhile and length != cycles[0])
                 or (_arrived(_best(weights), khat_allowed) and _is_good(trainee, weights, target, evaluation_key))
             ):
                 break
@@ -257,6 +271,12 @@ def _evaluate_finite(trainee: Trainee, target: Target, key: Key[Array, ""]) -> F
     return np.nan_to_num(log_weights, nan=OUTSIDE, neginf=OUTSIDE, posinf=OUTSIDE)
 
 
+def _seen_at_start(weights: Float[np.ndarray, "r s"], num_particles: int) -> Trace:
+    """Return the record of a start that needs no training, as if its many draws were one step's few."""
+    share = num_particles / weights.shape[1]
+    return Trace(np.mean(weights, 1, keepdims=True), share * np.var(weights, 1, keepdims=True))
+
+
 def _divide(steps: int, method: Method) -> tuple[int, ...]:
     """Split a given number of steps into a bulk and a covering cycle, where the flow can be trained to cover."""
     if not (method.use_score and method.cover) or steps < 2 * CHUNK:
@@ -273,9 +293,14 @@ def _powers(weights: Float[np.ndarray, "r s"]) -> Float[np.ndarray, " r"]:
     return np.array([float(ess_fraction(row) > COVERING_ESS) for row in weights])
 
 
+def _best_index(weights: Float[np.ndarray, "r s"]) -> int:
+    """Return the restart with the highest ELBO."""
+    return int(np.argmax(np.mean(weights, 1)))
+
+
 def _best(weights: Float[np.ndarray, "r s"]) -> Float[np.ndarray, " s"]:
     """Return the log weights of the restart with the highest ELBO."""
-    return weights[int(np.argmax(np.mean(weights, 1)))]
+    return weights[_best_index(weights)]
 
 
 class Comparison(NamedTuple):
@@ -316,7 +341,7 @@ def _is_good(trainee: Trainee, weights: Float[np.ndarray, "r s"], target: Target
     """Tell whether the best restart would be called good, looking closer only where that is in doubt."""
     if psis(_best(weights))[1] < DOUBTFUL_KHAT:
         return True
-    best = pick(trainee.flow, jnp.asarray(int(np.argmax(np.mean(weights, 1)))))
+    best = pick(trainee.flow, jnp.asarray(_best_index(weights)))
     return judge(log_weights_of(best, target, key, NUM_DIAGNOSTIC_DRAWS)).verdict == "good"
 
 

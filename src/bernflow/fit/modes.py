@@ -46,20 +46,30 @@ class CrossDensities(NamedTuple):
 
 def distinct_starts(candidates: Gaussian, num: int) -> list[int]:
     """Choose `num` starts in order of their ELBO, those in places of their own before those near a chosen one."""
+    chosen = distinct_places(candidates)
+    others = [i for i in range(len(candidates.loc)) if i not in chosen]
+    ranked = chosen + others
+    return [ranked[i % len(ranked)] for i in range(num)]
+
+
+def distinct_places(candidates: Gaussian) -> list[int]:
+    """Return the Gaussians that are not near one of higher ELBO, the highest first."""
     loc, factor = np.asarray(candidates.loc), np.asarray(candidates.factor)
     chosen: list[int] = []
     for i in range(len(loc)):
         if not any(_close(loc[i] - loc[j], factor[i]) and _close(loc[i] - loc[j], factor[j]) for j in chosen):
             chosen.append(i)
-    others = [i for i in range(len(loc)) if i not in chosen]
-    ranked = chosen + others
-    return [ranked[i % len(ranked)] for i in range(num)]
+    return chosen
+
+
+def radius(dim: int) -> float:
+    """Return the squared radius within which nearly all draws of a standard normal distribution lie."""
+    return dim + 4.0 * np.sqrt(2.0 * dim)
 
 
 def _close(difference: np.ndarray, factor: np.ndarray) -> bool:
     """Tell whether a difference is within what a Gaussian of this scale would show."""
-    radius = np.sum(np.linalg.solve(factor, difference) ** 2)
-    return bool(radius < len(difference) + 4.0 * np.sqrt(2.0 * len(difference)))
+    return bool(np.sum(np.linalg.solve(factor, difference) ** 2) < radius(len(difference)))
 
 
 @eqx.filter_jit

@@ -11,8 +11,8 @@ from bernflow.flows.families import Family, Spec, get_family
 from bernflow.flows.noise import NOISES
 from bernflow.precision import resolve_precision
 
-# Above this the exact score costs more than the noise that it saves.
-MAX_DIM_SCORE = 64
+# Up to this many dimensions the whole learning rate is used.
+FULL_RATE_DIM = 64
 # Units per hidden layer of the conditioner.
 HIDDEN_WIDTH = 32
 LEARNING_RATE = 1e-2

@@ -46,6 +46,11 @@ class TriangularAffine(eqx.Module):
         whitened = solve_triangular(self.start_tril, x - self.start_loc, lower=True)
         return solve_triangular(self._trained(), whitened - self.shift, lower=True)
 
+    def pull_back(self, covector: Float[Array, " p"]) -> Float[Array, " p"]:
+        """Return (dx/dy)^-T applied to a gradient with respect to y: the gradient with respect to x."""
+        inner = solve_triangular(self._trained(), covector, lower=True, trans="T")
+        return solve_triangular(self.start_tril, inner, lower=True, trans="T")
+
     def log_det(self) -> Float[Array, ""]:
         """Return log |dx/dy|."""
         diagonal = jnp.diagonal(stop_gradient(self.start_tril))
@@ -78,6 +83,10 @@ class DiagonalAffine(eqx.Module):
     def matrix(self) -> Float[Array, "p p"]:
         """Return dx/dy, diagonal."""
         return jnp.diag(self.start_scale * jnp.exp(self.log_diagonal))
+
+    def pull_back(self, covector: Float[Array, " p"]) -> Float[Array, " p"]:
+        """Return (dx/dy)^-T applied to a gradient with respect to y: the gradient with respect to x."""
+        return covector / (self.start_scale * jnp.exp(self.log_diagonal))
 
     def log_det(self) -> Float[Array, ""]:
         """Return log |dx/dy|."""

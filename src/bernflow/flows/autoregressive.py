@@ -13,8 +13,9 @@ from scipy.special import logit
 from bernflow.flows.affine import DiagonalAffine, TriangularAffine
 from bernflow.flows.base import AbstractScoredFlow
 from bernflow.flows.bernstein import centered_polynomial, increments, inverse_increments, invert_centered
-from bernflow.flows.conditioner import LinearSkip, MaskedNetwork
+from bernflow.flows.conditioner import MaskedNetwork, Skip
 from bernflow.flows.noise import NOISES
+from bernflow.flows.tails import bend, unbend
 
 # The conditioner gives dimension j a shift, a log-scale and the M increments of its polynomial.
 SHIFT, LOG_SCALE, FIRST_INCREMENT = 0, 1, 2
@@ -25,13 +26,14 @@ LOGIT_PER_PROBIT = 1.6
 class BernsteinFlow(AbstractScoredFlow):
     """The paper's eq. 3 with a location, a scale and an outer affine map around the polynomial.
 
-        e_j = s_j + f_j((exp(a_j) z_j + b_j + c) / 2c),   y_j = exp(r_j + (R e)_j) (e + S e)_j,   x = outer(y)
+        e_j = s_j + H_j(f_j((exp(a_j) z_j + b_j + c) / 2c)),   y_j = exp(r_j + R(e)_j) (e + S e)_j,   x = outer(y)
 
-    s_j, r_j and the coefficients of f_j depend on z_1..z_{j-1} through a masked network; R and S are strictly lower
-    triangular. Two choices matter for hierarchical posteriors. The shift is scaled with its dimension, so that in
-    the neck of a funnel an error of the network shrinks with the neck. And the linear terms see e, not z, so that a
-    log-scale linear in a parameter is exact whatever the marginal shape of that parameter. Without network and skip
-    every dimension stands alone (mean field). A new flow is the outer map applied to standard normal noise.
+    s_j, r_j and the coefficients of f_j depend on z_1..z_{j-1} through a masked network; R and S see only the earlier
+    dimensions, too. H_j gives the tails their weight. Two choices matter for hierarchical posteriors. The shift is
+    scaled with its dimension, so that in the neck of a funnel an error of the network shrinks with the neck. And the
+    unsaturated terms see e, not z, so that a log-scale linear in a parameter is exact whatever the marginal shape of
+    that parameter. Without network and skip every dimension stands alone (mean field). A new flow is the outer map
+    applied to standard normal noise.
 
     With bounded=True a sigmoid maps the noise into [0, 1], as in the paper, and the support ends with the outermost
     coefficients: it is there to show what the linear tails are worth.
@@ -41,7 +43,8 @@ class BernsteinFlow(AbstractScoredFlow):
     inner_shift: Float[Array, " p"]
     bias: Float[Array, "p k"]
     network: MaskedNetwork | None
-    skip: LinearSkip | None
+    skip: Skip | None
+    tails: Float[Array, "p 2"]
     outer: TriangularAffine | DiagonalAffine
     noise: str = eqx.field(static=True)
     bounded: bool = eqx.field(static=True)
@@ -70,7 +73,8 @@ class BernsteinFlow(AbstractScoredFlow):
         self.bias = jnp.tile(jnp.concatenate([jnp.zeros(FIRST_INCREMENT), jnp.asarray(start)]), (dim, 1))
         conditional = conditional and dim > 1  # one dimension has nothing to condition on
         self.network = MaskedNetwork(key, dim, order + FIRST_INCREMENT, width) if conditional else None
-        self.skip = LinearSkip(dim) if conditional and skip else None
+        self.skip = Skip(dim, dim) if conditional and skip else None
+        self.tails = jnp.zeros((dim, 2))
 
     @property
     def order(self) -> int:
@@ -89,7 +93,7 @@ class BernsteinFlow(AbstractScoredFlow):
         """Map noise to a parameter vector; return x and log |dx/dz|."""
         out = self._conditioned(z)
         e, log_slope = self._components(out, z)
-        location, log_scale = self._linear_terms(e, out[:, LOG_SCALE])
+        location, log_scale = self._skip_terms(e, out[:, LOG_SCALE])
         x, log_det = self.outer.transform_and_log_det(jnp.exp(log_scale) * location)
         return x, log_det + jnp.sum(log_slope + log_scale)
 
@@ -102,10 +106,11 @@ class BernsteinFlow(AbstractScoredFlow):
             out = self.bias[j]
             if self.network is not None:
                 out = out + self.network.readout()[j] @ self.network.hidden(z)
-            # Entries of e from j on are still zero, so that the linear terms see only the earlier dimensions.
-            location, log_scale = self._linear_terms(e, jnp.zeros_like(e))
+            # Entries of e from j on are still zero, and `location` holds only what the earlier dimensions add.
+            location, log_scale = self._skip_terms(e, jnp.zeros_like(e))
             e_j = y[j] * jnp.exp(-out[LOG_SCALE] - log_scale[j]) - location[j]
-            t = invert_centered(increments(out[FIRST_INCREMENT:]), e_j - out[SHIFT])
+            value = e_j - out[SHIFT] if self.bounded else unbend(self.tails[j], e_j - out[SHIFT])
+            t = invert_centered(increments(out[FIRST_INCREMENT:]), value)
             z_j = (self._from_unit(t) - self.inner_shift[j]) * jnp.exp(-self.inner_log_scale[j])
             return z.at[j].set(z_j), e.at[j].set(e_j), inside & ((t > 0.0) & (t < 1.0) | (not self.bounded))
 
@@ -115,13 +120,18 @@ class BernsteinFlow(AbstractScoredFlow):
     def score(self, z: Float[Array, " p"]) -> Float[Array, " p"]:
         """Evaluate the gradient of log q with respect to x at x = T(z), exactly and without the inverse.
 
-        With log q(T(z)) = log f_Z(z) - log |J(z)|, the gradient is J^-T times its z-gradient. J_y is triangular: its
-        off-diagonal part goes through the small hidden layer and the skip terms, so it costs one Jacobian of the
-        hidden layer and one triangular solve.
+        With log q(T(z)) = log f_Z(z) - log |J(z)|, the gradient is J^-T times its z-gradient.
         """
-        gradient = jax.grad(lambda u: self.base_log_prob(u) - self.transform_and_log_det(u)[1])(z)
+        return self.pull_back(z, jax.grad(lambda u: self.base_log_prob(u) - self.transform_and_log_det(u)[1])(z))
+
+    def pull_back(self, z: Float[Array, " p"], covector: Float[Array, " p"]) -> Float[Array, " p"]:
+        """Return J^-T applied to a gradient with respect to z: the gradient with respect to x.
+
+        J_y is triangular: its off-diagonal part goes through the small hidden layer and the skip terms, so it costs
+        one Jacobian of the hidden layer and one triangular solve.
+        """
         # One triangular system per sample: solving with the outer matrix for all samples at once is far slower.
-        return solve_triangular(self.outer.matrix() @ self._jacobian_of_y(z), gradient, lower=True, trans="T")
+        return solve_triangular(self.outer.matrix() @ self._jacobian_of_y(z), covector, lower=True, trans="T")
 
     def recipe(self) -> dict[str, Any]:
         """Describe the structure, so that a saved flow can be rebuilt."""
@@ -137,10 +147,14 @@ class BernsteinFlow(AbstractScoredFlow):
         }
 
     def _components(self, out: Float[Array, "p k"], z: Float[Array, " p"]) -> tuple[Array, Array]:
-        """Evaluate e_j = s_j + f_j(t_j) and log de_j/dz_j, given what the conditioner says."""
+        """Evaluate e_j and log de_j/dz_j, given what the conditioner says."""
         t, log_dt = self._to_unit(jnp.exp(self.inner_log_scale) * z + self.inner_shift)
         value, slope = centered_polynomial(increments(out[:, FIRST_INCREMENT:]), t)
-        return out[:, SHIFT] + value, jnp.log(slope) + self.inner_log_scale + log_dt
+        log_slope = jnp.log(slope) + self.inner_log_scale + log_dt
+        if not self.bounded:
+            value, log_bend = bend(self.tails, value)
+            log_slope = log_slope + log_bend
+        return out[:, SHIFT] + value, log_slope
 
     def _to_unit(self, v: Float[Array, " p"]) -> tuple[Array, Array | float]:
         """Map noise to the interval of the polynomial; return t and log dt/dv."""
@@ -161,17 +175,17 @@ class BernsteinFlow(AbstractScoredFlow):
         """Return shift, log-scale and raw increments of every dimension."""
         return self.bias if self.network is None else self.bias + self.network.readout() @ self.network.hidden(z)
 
-    def _linear_terms(self, e, log_scale):
-        """Add the linear terms in e to the location and the log-scale."""
+    def _skip_terms(self, e, log_scale):
+        """Add the unsaturated terms in e to the location and the log-scale."""
         if self.skip is None:
             return e, log_scale
-        shift, scale = self.skip.matrices()
-        return e + shift @ e, log_scale + scale @ e
+        shift, scale = self.skip.strictly_lower().terms(e)
+        return e + shift, log_scale + scale
 
     def _jacobian_of_y(self, z: Float[Array, " p"]) -> Float[Array, "p p"]:
         out = self._conditioned(z)
         e, log_slope = self._components(out, z)
-        location, log_scale = self._linear_terms(e, out[:, LOG_SCALE])
+        location, log_scale = self._skip_terms(e, out[:, LOG_SCALE])
         jacobian = jnp.diag(jnp.exp(log_slope))
         if self.network is not None:
             hidden = jax.jacfwd(self.network.hidden)(z)
@@ -179,7 +193,7 @@ class BernsteinFlow(AbstractScoredFlow):
             by_output = jax.grad(lambda out: jnp.sum(self._components(out, z)[0]))(out)
             jacobian += jnp.einsum("jk,jkh->jh", by_output, self.network.readout()) @ hidden
         if self.skip is not None:
-            shift, scale = self.skip.matrices()
+            shift, scale = self.skip.strictly_lower().slopes(e)
             jacobian += (shift + location[:, None] * scale) @ jacobian
         if self.network is not None:
             jacobian += location[:, None] * (self.network.readout()[:, LOG_SCALE] @ hidden)

@@ -59,20 +59,31 @@ class MaskedNetwork(eqx.Module):
         return self.out * allowed[:, None, :]
 
 
-class LinearSkip(eqx.Module):
-    """An unsaturated linear term in e_1..e_{j-1} for location and log-scale of dimension j (see `BernsteinFlow`).
+class Skip(eqx.Module):
+    """Unsaturated terms in e_1..e_{j-1} for location and log-scale of dimension j (see `BernsteinFlow`).
 
-    It makes Neal's funnel and linear-Gaussian hierarchies exact; the tanh network alone saturates and gets their
-    tails wrong.
+    Linear ones make Neal's funnel and linear-Gaussian hierarchies exact; the tanh network alone saturates and gets
+    their tails wrong. The log-scale also sees log sqrt(1 + e^2): parameters that are far out together, as in a
+    multivariate Student-t or under a shared scale, are so on either side.
     """
 
-    shift: Float[Array, "p p"]
-    log_scale: Float[Array, "p p"]
+    shift: Float[Array, "p c"]
+    log_scale: Float[Array, "p c"]
+    spread: Float[Array, "p c"]
 
-    def __init__(self, dim: int):
-        self.shift = jnp.zeros((dim, dim))
-        self.log_scale = jnp.zeros((dim, dim))
+    def __init__(self, dim: int, context: int):
+        self.shift = jnp.zeros((dim, context))
+        self.log_scale = jnp.zeros((dim, context))
+        self.spread = jnp.zeros((dim, context))
 
-    def matrices(self) -> tuple[Float[Array, "p p"], Float[Array, "p p"]]:
-        """Return the strictly lower triangular matrices of both terms."""
-        return jnp.tril(self.shift, -1), jnp.tril(self.log_scale, -1)
+    def terms(self, e: Float[Array, " c"]) -> tuple[Float[Array, " p"], Float[Array, " p"]]:
+        """Return what is added to the location and to the log-scale of every dimension."""
+        return self.shift @ e, self.log_scale @ e + self.spread @ (0.5 * jnp.log1p(e**2))
+
+    def slopes(self, e: Float[Array, " c"]) -> tuple[Float[Array, "p c"], Float[Array, "p c"]]:
+        """Return the derivatives of both terms."""
+        return self.shift, self.log_scale + self.spread * (e / (1.0 + e**2))
+
+    def strictly_lower(self) -> "Skip":
+        """Return the terms by which no dimension sees itself or a later one."""
+        return jax.tree.map(lambda matrix: jnp.tril(matrix, -1), self)

@@ -18,8 +18,12 @@ from bernflow.flows.gaussian import LocationScale
 from bernflow.flows.mixture import Mixture
 from bernflow.flows.noise import NOISES
 from bernflow.flows.paper import VARIANTS, PaperFlow
+from bernflow.flows.wide import WideBernsteinFlow
 
 STUDENT_DEGREES_OF_FREEDOM = 5.0
+# Up to so many dimensions each is conditioned on all before it; above, only on so many of them.
+MAX_DIM_FULL = 64
+MAX_CONTEXT = 32
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,10 @@ def _mean_field(loc: Float[Array, " p"], tril: Float[Array, "p p"]) -> DiagonalA
 
 def _bernstein(key, spec, loc, tril, *, full_rank: bool = True, **structure: bool):
     outer = TriangularAffine(loc, tril) if full_rank else _mean_field(loc, tril)
-    return BernsteinFlow(key, outer, order=spec.order, width=spec.width, noise=spec.noise, **structure)
+    sizes = {"order": spec.order, "width": spec.width, "noise": spec.noise}
+    if spec.dim > MAX_DIM_FULL and not structure:
+        return WideBernsteinFlow(key, outer, context=MAX_CONTEXT, **sizes)
+    return BernsteinFlow(key, outer, **sizes, **structure)
 
 
 def _rival(name: str) -> Family:
@@ -186,6 +193,11 @@ def build(recipe: dict[str, Any]) -> AbstractDistribution:
             return external.named_flow(key, name, dim)
         case {"kind": "location-scale", "degrees_of_freedom": nu}:
             return LocationScale(_skeleton(recipe), nu)
+        case {"kind": "bernstein-wide", "order": order, "noise": noise, "width": width, "context": context} if (
+            noise in NOISES
+        ):
+            sizes = {"order": order, "width": width, "noise": noise, "context": context}
+            return WideBernsteinFlow(key, _skeleton(recipe), **sizes)
         case {"kind": "bernstein", "order": order, "noise": noise, "width": width, "skip": skip} if noise in NOISES:
             flow = {"order": order, "noise": noise, "width": width, "skip": skip, "conditional": width > 0}
             return BernsteinFlow(key, _skeleton(recipe), bounded=recipe.get("bounded", False), **flow)

@@ -29,7 +29,7 @@ from bernflow.precision import use_precision
 from bernflow.target import Layout, layout_of
 
 FORMAT = "bernflow-posterior"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 # Begins the names of the arrays of a network.
 NETWORK = "network"
@@ -172,6 +172,11 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
         raise FileFormatError(
             f"{path} has format version {version}, written by bernflow {manifest.get('bernflow_version')}; this "
             f"bernflow reads up to {FORMAT_VERSION}: install a newer bernflow."
+        )
+    if version < FORMAT_VERSION:
+        raise FileFormatError(
+            f"{path} has format version {version}, written by bernflow {manifest.get('bernflow_version')}; flows have "
+            f"got more parts since, and version {FORMAT_VERSION} is expected: fit and save it again."
         )
     if len(infos) != len(members) + 1 or members.keys() != checksums.keys():
         odd = sorted(members.keys() ^ checksums.keys()) or "names twice"

@@ -110,7 +110,7 @@ def test_a_far_mode_is_invisible_to_the_weights_and_caught_by_missing_mass():
     assert judge(raw).verdict == "good"
     found = judge(raw, missing_mass=0.5)
     assert found.verdict == "poor"
-    assert "other restarts found 50.0 % of the posterior mass" in found.status
+    assert "other starts found 50.0 % of the posterior mass" in found.status
     assert "components=2" in found.status
 
 

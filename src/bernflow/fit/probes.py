@@ -1,0 +1,60 @@
+"""Mass that a fit misses, as far as the starts that were not taken tell.
+
+A mode that no draw has reached leaves no trace in the weights of a fit. The Newton paths of the start end wherever
+there is a mode near them, and the Gaussian that each has found is a probe: importance sampling tells how much mass
+lies in its ellipsoid, and counting tells how many draws of the fit lie there. That needs no inverse of the flow.
+"""
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from bernflow.fit.modes import distinct_places, radius
+from bernflow.fit.start import Gaussian
+from bernflow.flows.base import LOG_2PI
+from bernflow.posterior import sampling
+from bernflow.target import Target
+
+NUM_DRAWS = 1000
+# Probes that promise less than exp(-10) of the mass found so far are not looked at.
+SMALLEST_PROMISE = -10.0
+# A place is missed if the fit holds less than this share of the mass that it should.
+COVERED = 0.1
+
+
+def mass_elsewhere(
+    probes: Gaussian, target: Target, draws: Float[np.ndarray, "s p"], log_evidence: float, key: Key[Array, ""]
+) -> float:
+    """Estimate the share of the posterior mass that lies around a probe and is not among the draws of a fit.
+
+    Args:
+        probes: Gaussians with their ELBO, leading axis: probes.
+        target: the posterior.
+        draws: draws of the fit.
+        log_evidence: log of the mass that the fit has found.
+        key: makes the draws of the probes.
+    """
+    missed: list[float] = []
+    for count, i in enumerate(distinct_places(probes)):
+        if not float(probes.elbo[i]) > log_evidence + SMALLEST_PROMISE:
+            continue
+        loc, factor = np.asarray(probes.loc[i], np.float64), np.asarray(probes.factor[i], np.float64)
+        held = float(np.mean(_squared_norm(draws, loc, factor) < radius(len(loc))))
+        log_mass = _log_mass_inside(target, loc, factor, jax.random.fold_in(key, count))
+        if held < COVERED * np.exp(log_mass - np.logaddexp(log_evidence, log_mass)):
+            missed.append(log_mass)
+    total = np.logaddexp.reduce([log_evidence, *missed])
+    return float(np.clip(np.sum(np.exp(np.array(missed) - total)), 0.0, 1.0))
+
+
+def _log_mass_inside(target: Target, loc: np.ndarray, factor: np.ndarray, key: Key[Array, ""]) -> float:
+    """Estimate the log of the unnormalised posterior mass in the ellipsoid of a Gaussian by its draws."""
+    z = np.asarray(jax.random.normal(key, (NUM_DRAWS, len(loc))), np.float64)
+    log_g = -0.5 * np.sum(z**2 + LOG_2PI, -1) - np.linalg.slogdet(factor)[1]
+    log_p = sampling.log_density(target.layout, target.model, loc + z @ factor.T)
+    inside = (np.sum(z**2, -1) < radius(len(loc))) & np.isfinite(log_p)
+    return float(np.logaddexp.reduce((log_p - log_g)[inside], initial=-np.inf) - np.log(NUM_DRAWS))
+
+
+def _squared_norm(x: np.ndarray, loc: np.ndarray, factor: np.ndarray) -> Float[np.ndarray, " s"]:
+    return np.sum(np.linalg.solve(factor, (x - loc).T) ** 2, axis=0)
