@@ -11,7 +11,7 @@ from bernflow.calibrate.blocks import Sample
 from bernflow.calibrate.simulators import AbstractSimulator
 from bernflow.diagnostics.importance import ess_fraction
 from bernflow.fit.loop import CHUNK, COVERING_ESS, Method, Trainee
-from bernflow.fit.settings import MAX_DIM_SCORE, Settings
+from bernflow.fit.settings import FULL_RATE_DIM, Settings
 from bernflow.flows.base import AbstractScoredFlow
 from bernflow.models.base import Theta
 from bernflow.posterior import sampling
@@ -37,12 +37,10 @@ def fit_block(
     num = len(next(iter(theta.values())))
     start_keys = jax.random.split(jax.random.fold_in(noise, 2**31 + 2), num)
     trainee = blocks.begin_block(simulator, data, start_keys, settings)
-    use_score = (
-        settings.family.use_score and isinstance(trainee.flow, AbstractScoredFlow) and target.dim <= MAX_DIM_SCORE
-    )
+    use_score = settings.family.use_score and isinstance(trainee.flow, AbstractScoredFlow)
     rate = settings.learning_rate
-    if rate is not None and not use_score and not settings.family.paper_recipe:
-        rate *= min(1.0, MAX_DIM_SCORE / target.dim)
+    if rate is not None and not settings.family.paper_recipe:
+        rate *= min(1.0, FULL_RATE_DIM / target.dim)
     method = Method(settings.optimizer, rate, settings.family.paper_recipe, settings.num_particles, use_score)
     at_once = max(1, MAX_AT_ONCE // (num * max(1, target.dim)))
 
