@@ -16,7 +16,7 @@ import jax
 import bernflow as bf
 from benchmarks.posteriordb import table
 from benchmarks.records import load
-from bernflow.experiments.posteriordb.agreement import NUM_ERRORS, compare
+from bernflow.diagnostics.agreement import NUM_ERRORS, compare
 from bernflow.experiments.posteriordb.catalogue import FRONT_ENDS, POSTERIORS, build
 from bernflow.experiments.posteriordb.reference import find_folder, load_data, load_draws
 

@@ -4,6 +4,8 @@
 # twice and leaves `numpyro.factor` broken; an attribute of the package makes it real first.
 from numpyro import __version__ as _numpyro_version  # noqa: F401
 
+from bernflow.calibrate import Calibration, calibrate
+from bernflow.compare import Comparison, compare
 from bernflow.diagnostics import Diagnostics
 from bernflow.errors import ArgumentError, BernflowError, FileFormatError, FileWriteError, ModelError
 from bernflow.fit import fit, load
@@ -14,6 +16,8 @@ from bernflow.semistructured import SemiStructured
 __all__ = [
     "ArgumentError",
     "BernflowError",
+    "Calibration",
+    "Comparison",
     "Diagnostics",
     "FileFormatError",
     "FileWriteError",
@@ -21,6 +25,8 @@ __all__ = [
     "ModelError",
     "Posterior",
     "SemiStructured",
+    "calibrate",
+    "compare",
     "fit",
     "from_log_density",
     "from_pymc",

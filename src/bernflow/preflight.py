@@ -45,7 +45,7 @@ def starting_points(target: Target, key: Key[Array, ""], num: int) -> Float[Arra
     one half is drawn from the prior; prior draws that overflow on the unconstrained scale are replaced by
     uniform ones.
     """
-    starts = _draw_starts(target, key, num)
+    starts = draw_starts(target, key, num)
     initial = target.model.initial()
     if initial is not None and num > 0:
         x, _ = target.layout.unconstrain(initial)
@@ -90,7 +90,8 @@ def _terms(target: Target, starts: Array) -> tuple[Theta, Array]:
 
 
 @eqx.filter_jit
-def _draw_starts(target: Target, key: Key[Array, ""], num: int) -> Array:
+def draw_starts(target: Target, key: Key[Array, ""], num: int) -> Float[Array, "num p"]:
+    """Draw candidate starts as `starting_points` does, without a look at the user's own."""
     key_uniform, key_prior = jax.random.split(key)
     starts = jax.random.uniform(key_uniform, (num, target.dim), minval=-RADIUS, maxval=RADIUS)
     num_prior = num // 2

@@ -30,6 +30,8 @@ RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 ALLOWED_UPWARD = {
     ("posterior/posterior.py", "plot", "plots"),
     ("posterior/posterior.py", "report", "report"),
+    ("calibrate/result.py", "plot", "plots"),
+    ("compare/result.py", "plot", "plots"),
     ("semistructured/estimator.py", "plot", "plots"),
 }
 MAX_LINES = 500

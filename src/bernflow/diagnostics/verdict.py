@@ -96,7 +96,9 @@ class Diagnostics:
     missing_mass: float | None = None
 
 
-def judge(log_weights: ArrayLike, *, missing_mass: float | None = None, num_failed_steps: int = 0) -> Diagnostics:
+def judge(
+    log_weights: ArrayLike, *, missing_mass: float | None = None, num_failed_steps: int = 0, num_resamples: int = 50
+) -> Diagnostics:
     """Judge a fit by the importance weights of fresh draws; the rule is in the module's documentation.
 
     Args:
@@ -104,6 +106,7 @@ def judge(log_weights: ArrayLike, *, missing_mass: float | None = None, num_fail
         missing_mass: share of the posterior mass seen by other restarts that q does not cover. Above 0.01 the
             verdict is at best "usable", above 0.05 "poor".
         num_failed_steps: number of training steps that were skipped as not finite; mentioned, not judged.
+        num_resamples: number of bootstrap samples behind the standard errors.
 
     Example:
         >>> judge(np.random.default_rng(1).normal(size=4000) * 0.01).verdict
@@ -118,7 +121,7 @@ def judge(log_weights: ArrayLike, *, missing_mass: float | None = None, num_fail
     raw = np.where(np.isnan(raw) | (raw == np.inf), -np.inf, raw)
     khat = importance.psis(raw)[1]
     ess = importance.ess_fraction(raw)
-    khat_se, ess_se = importance.bootstrap_errors(raw)
+    khat_se, ess_se = importance.bootstrap_errors(raw, num_resamples)
     elbo, elbo_se = importance.elbo(raw)
     evidence, evidence_se = importance.log_evidence(raw)
 

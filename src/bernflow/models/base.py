@@ -69,6 +69,17 @@ class AbstractModel(eqx.Module):
     def deterministic(self, theta: Theta) -> Theta:
         """Evaluate the quantities that the model derives from its parameters."""
 
+    def with_observed(self, values: Theta) -> "AbstractModel":
+        """Return the model of other data: new values for every observed name, of the same shapes.
+
+        The values may be traced, so that many data sets go through one compiled function.
+        """
+        raise ModelError(
+            f"The observed data of a {type(self).__name__} cannot be replaced by simulated ones. Pass "
+            "simulate=f to bf.calibrate, where f(key) returns parameters drawn from the prior and the model of data "
+            "drawn given them."
+        )
+
     def constants(self) -> Theta:
         """Return data that are not observations (covariates, say) by name."""
         return {}

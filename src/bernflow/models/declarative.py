@@ -115,6 +115,14 @@ class Model(AbstractJointModel):
         """Return y, if it was given."""
         return {} if self.y is None else {OBSERVED: jnp.asarray(self.y)}
 
+    def with_observed(self, values: Theta) -> "Model":
+        """Return the model of another outcome, `{"y": ...}`, with the same covariates."""
+        if self.y is None or set(values) != {OBSERVED} or jnp.shape(values[OBSERVED]) != self.y.shape:
+            given = ", ".join(f"{name!r} of shape {jnp.shape(value)}" for name, value in values.items())
+            own = "no outcome" if self.y is None else f"{OBSERVED!r} of shape {self.y.shape}"
+            raise ModelError(f"with_observed got {given}: expected values for the data of the model, {own}.")
+        return eqx.tree_at(lambda m: m.y, self, values[OBSERVED])
+
     def log_likelihood(self, theta: Theta) -> Theta:
         """Evaluate the log likelihood of every data point."""
         return {OBSERVED: self._points(theta)}

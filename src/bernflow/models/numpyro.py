@@ -43,6 +43,7 @@ class NumPyroModel(AbstractModel):
     sites: tuple[Site, ...]
     args: Any
     kwargs: Any
+    replaced: Theta
     function: Callable = eqx.field(static=True)
     observed_names: tuple[str, ...] = eqx.field(static=True)
     has_prior: bool = eqx.field(static=True)
@@ -53,6 +54,7 @@ class NumPyroModel(AbstractModel):
         check_values(args, "The model arguments args", allow_infinite=True)
         check_values(kwargs, "The model arguments model_kwargs", allow_infinite=True)
         self.args, self.kwargs = pack(args), pack(kwargs)
+        self.replaced = {}
         with user_code(f"The model function {name_of(function)!r}"):
             self.sites, self.observed_names = self._discover()
             try:
@@ -68,7 +70,7 @@ class NumPyroModel(AbstractModel):
 
     def log_terms(self, theta: Theta) -> Theta:
         """Split the log density into one term per site, factors and observed sites included."""
-        seeded = handlers.seed(self.function, jax.random.key(0))
+        seeded = handlers.seed(self._conditioned(), jax.random.key(0))
         terms, _ = compute_log_probs(seeded, unpack(self.args), unpack(self.kwargs), theta)
         return terms
 
@@ -89,6 +91,16 @@ class NumPyroModel(AbstractModel):
         """Return the observed data by site."""
         trace = self._trace(jax.random.key(0), {})
         return {name: jnp.asarray(trace[name]["value"]) for name in self.observed_names}
+
+    def with_observed(self, values: Theta) -> "NumPyroModel":
+        """Return the model with other values at its observed sites, whatever the function is given as data."""
+        shapes = {name: jnp.shape(value) for name, value in self.observed().items()}
+        given = {name: jnp.shape(value) for name, value in values.items()}
+        if shapes != given:
+            raise ModelError(
+                f"with_observed got values of shapes {given}: expected one for every observed site, {shapes}."
+            )
+        return eqx.tree_at(lambda m: m.replaced, self, values, is_leaf=lambda node: node is self.replaced)
 
     def log_likelihood(self, theta: Theta) -> Theta:
         """Evaluate the pointwise log likelihood of every observed site, without `handlers.scale`."""
@@ -137,9 +149,13 @@ class NumPyroModel(AbstractModel):
 
     def _trace(self, key: Key[Array, ""], theta: Theta) -> dict[str, dict]:
         """Run the model at theta; sites that theta lacks get a value inside their support."""
-        seeded = handlers.seed(fresh(self.function), key)
+        seeded = handlers.seed(fresh(self._conditioned()), key)
         filled = handlers.substitute(handlers.substitute(seeded, data=theta), substitute_fn=fill)
         return handlers.trace(filled).get_trace(*unpack(self.args), **unpack(self.kwargs))
+
+    def _conditioned(self) -> Callable:
+        """Return the function with the values that replace its data."""
+        return handlers.condition(self.function, data=self.replaced) if self.replaced else self.function
 
     def _draw(self, key: Key[Array, ""]) -> Theta:
         trace = handlers.trace(handlers.seed(self.function, key)).get_trace(*unpack(self.args), **unpack(self.kwargs))

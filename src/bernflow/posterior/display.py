@@ -1,5 +1,6 @@
 """How a posterior shows itself in a terminal and in a notebook."""
 
+from collections.abc import Sequence
 from html import escape
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ class Row(NamedTuple):
     """One scalar component; a row without values says how many were left out."""
 
     name: str
-    values: tuple[float, ...]
+    values: tuple[float | str, ...]
 
 
 def rows(draws: dict[str, np.ndarray]) -> list[Row]:
@@ -38,42 +39,70 @@ def rows(draws: dict[str, np.ndarray]) -> list[Row]:
 
 def text(diagnostics: Diagnostics, table: list[Row], settings: dict[str, Any], dim: int) -> str:
     """Show verdict, figures and table as text."""
-    width = max(len(row.name) for row in table)
-    lines = [
-        f"Posterior ({_describe(settings, dim)})",
-        f"  {diagnostics.status}",
-        "  " + ", ".join(f"{name} {value}" for name, value in _figures(diagnostics)),
-        "",
-        "  " + " " * width + "".join(f"{column:>11}" for column in COLUMNS),
-    ]
-    lines += [f"  {row.name:<{width}}" + "".join(f"{_number(v):>11}" for v in row.values) for row in table]
-    return "\n".join(line.rstrip() for line in lines)
+    return plain(f"Posterior ({_describe(settings, dim)})", diagnostics.status, _figures(diagnostics), COLUMNS, table)
 
 
 def html(diagnostics: Diagnostics, table: list[Row], settings: dict[str, Any], dim: int) -> str:
     """Show verdict, figures and table as HTML; every name is escaped."""
-    figures = " &middot; ".join(f"{escape(name)} <b>{escape(value)}</b>" for name, value in _figures(diagnostics))
-    head = "<td></td>" + "".join(f"<th scope='col' style='text-align:right'>{column}</th>" for column in COLUMNS)
-    body = "".join(map(_html_row, table))
-    color, sign = COLORS[diagnostics.verdict], SIGNS[diagnostics.verdict]
-    # The sentence begins with the verdict, which is shown as a badge.
-    verdict = diagnostics.verdict.capitalize()
-    why = diagnostics.status.removeprefix(verdict)
+    what = ("Posterior", _describe(settings, dim))
+    return card(what, diagnostics.verdict, diagnostics.status, _figures(diagnostics), COLUMNS, table)
+
+
+def plain(
+    title: str, status: str, figures: Sequence[tuple[str, str]], columns: Sequence[str], table: Sequence[Row]
+) -> str:
+    """Show a title, a sentence, named figures and a table as text."""
+    width = max(len(row.name) for row in table)
+    widths = [max(11, len(column) + 2) for column in columns]
+    lines = [
+        title,
+        f"  {status}",
+        "  " + ", ".join(f"{name} {value}" for name, value in figures),
+        "",
+        "  " + " " * width + "".join(f"{column:>{w}}" for column, w in zip(columns, widths, strict=True)),
+    ]
+    for row in table:
+        cells = "".join(f"{_number(v):>{w}}" for v, w in zip(row.values, widths, strict=False))
+        lines.append(f"  {row.name:<{width}}{cells}")
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def card(
+    what: tuple[str, str],
+    verdict: str,
+    status: str,
+    figures: Sequence[tuple[str, str]],
+    columns: Sequence[str],
+    table: Sequence[Row],
+    word: str | None = None,
+) -> str:
+    """Show what it is, a sentence, named figures and a table as HTML; all is escaped.
+
+    The sentence begins with the verdict, or with another word that stands for it.
+    """
+    shown = " &middot; ".join(f"{escape(name)} <b>{escape(value)}</b>" for name, value in figures)
+    head = "<td></td>" + "".join(f"<th scope='col' style='text-align:right'>{escape(c)}</th>" for c in columns)
+    body = "".join(_html_row(row, len(columns)) for row in table)
+    color, sign = COLORS[verdict], SIGNS[verdict]
+    # The word that the sentence begins with is shown as a badge.
+    word = word or verdict.capitalize()
+    why = status.removeprefix(word)
     badge = f"background:{color};color:#fff;padding:1px 8px;border-radius:4px;white-space:nowrap"
     # Notebooks center tables and cut them off at the edge.
     return (
         f"<div style='border-left:4px solid {color};padding-left:12px;line-height:1.6'>"
-        f"<div><b>Posterior</b> ({escape(_describe(settings, dim))})</div>"
-        f"<div style='max-width:60em'><b style='{badge}'>{sign} {verdict}</b> {escape(why)}</div><div>{figures}</div>"
+        f"<div><b>{escape(what[0])}</b> ({escape(what[1])})</div>"
+        f"<div style='max-width:60em'><b style='{badge}'>{sign} {escape(word)}</b> {escape(why)}</div>"
+        f"<div>{shown}</div>"
         f"<div style='overflow-x:auto'><table style='margin:6px 0'><thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
         "</table></div></div>"
     )
 
 
-def _html_row(row: Row) -> str:
+def _html_row(row: Row, num_columns: int) -> str:
     if not row.values:
-        return f"<tr><td colspan='{len(COLUMNS) + 1}' style='text-align:left'>{escape(row.name)}</td></tr>"
-    cells = "".join(f"<td style='text-align:right'>{_number(v)}</td>" for v in row.values)
+        return f"<tr><td colspan='{num_columns + 1}' style='text-align:left'>{escape(row.name)}</td></tr>"
+    cells = "".join(f"<td style='text-align:right'>{escape(_number(v))}</td>" for v in row.values)
     return f"<tr><th scope='row' style='text-align:left'>{escape(row.name)}</th>{cells}</tr>"
 
 
@@ -94,5 +123,5 @@ def _figures(diagnostics: Diagnostics) -> list[tuple[str, str]]:
     ]
 
 
-def _number(value: float) -> str:
-    return f"{value:.4g}"
+def _number(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:.4g}"

@@ -3,7 +3,7 @@
 import pytest
 
 import bernflow as bf
-from bernflow.experiments.posteriordb.agreement import compare
+from bernflow.diagnostics.agreement import compare
 from bernflow.experiments.posteriordb.catalogue import POSTERIORS, build
 from bernflow.experiments.posteriordb.reference import load_data, load_draws
 

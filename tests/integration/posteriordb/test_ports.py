@@ -8,7 +8,7 @@ import pytest
 from numpyro.infer import MCMC, NUTS, init_to_uniform
 from scipy.integrate import solve_ivp
 
-from bernflow.experiments.posteriordb.agreement import compare
+from bernflow.diagnostics.agreement import compare
 from bernflow.experiments.posteriordb.catalogue import POSTERIORS, build
 from bernflow.experiments.posteriordb.numpyro_models import log_populations
 from bernflow.experiments.posteriordb.reference import load_data, load_draws

@@ -23,8 +23,8 @@ from scipy.cluster.vq import kmeans2, vq
 from scipy.special import logsumexp
 
 from bernflow.diagnostics import sliced_wasserstein
+from bernflow.diagnostics.agreement import compare
 from bernflow.experiments.accuracy.columns import Columns
-from bernflow.experiments.posteriordb.agreement import compare
 
 GOOD_MEAN, GOOD_SD = 0.2, 0.2
 EXACT = 0.01

@@ -33,7 +33,7 @@ class Moments:
 
 
 @dataclasses.dataclass(frozen=True)
-class Comparison:
+class Difference:
     """One column against the reference, in units of the reference's standard deviation.
 
     Attributes:
@@ -58,12 +58,12 @@ class Agreement:
     """All columns of a posterior against the reference.
 
     Attributes:
-        columns: one comparison per column.
+        columns: one difference per column.
         num_errors: number of combined standard errors allowed.
         tolerance: what is allowed on top, in units of the reference's standard deviation.
     """
 
-    columns: tuple[Comparison, ...]
+    columns: tuple[Difference, ...]
     num_errors: float
     tolerance: float
 
@@ -84,12 +84,12 @@ class Agreement:
         )
 
     @property
-    def worst_mean(self) -> Comparison:
+    def worst_mean(self) -> Difference:
         """The column whose mean is farthest off."""
         return max(self.columns, key=lambda c: _size(c.mean_error))
 
     @property
-    def worst_sd(self) -> Comparison:
+    def worst_sd(self) -> Difference:
         """The column whose standard deviation is farthest off."""
         return max(self.columns, key=lambda c: _size(c.sd_error))
 
@@ -154,12 +154,15 @@ def moments(values: np.ndarray, num_effective: float | None = None) -> Moments:
 
 def _mean_error(values: np.ndarray, num: float | None) -> float:
     """Return the standard error of a mean of independent draws (num,) or chains (chains, draws)."""
-    if num is None:
-        num = values.size if values.ndim == 1 else float(array_stats.ess(values, method="mean"))
-    return float(np.std(values) / np.sqrt(num))
+    return float(np.std(values) / np.sqrt(effective_number(values) if num is None else num))
 
 
-def _compare(name: str, ours: Moments, theirs: Moments, tolerance: float, num_errors: float) -> Comparison:
+def effective_number(values: np.ndarray) -> float:
+    """Return the number of independent draws (num,), or the effective one of chains (chains, draws) for their mean."""
+    return float(values.size if values.ndim == 1 else array_stats.ess(values, method="mean"))
+
+
+def _compare(name: str, ours: Moments, theirs: Moments, tolerance: float, num_errors: float) -> Difference:
     scale = theirs.sd
     mean_error, sd_error = (ours.mean - theirs.mean) / scale, (ours.sd - theirs.sd) / scale
     mean_se = float(np.hypot(ours.mean_se, theirs.mean_se)) / scale
@@ -169,7 +172,7 @@ def _compare(name: str, ours: Moments, theirs: Moments, tolerance: float, num_er
         and abs(sd_error) <= num_errors * sd_se + tolerance
         and max(mean_se, sd_se) <= MAX_ERROR
     )
-    return Comparison(name, mean_error, mean_se, sd_error, sd_se, bool(agrees))
+    return Difference(name, mean_error, mean_se, sd_error, sd_se, bool(agrees))
 
 
 def _size(error: float) -> float:

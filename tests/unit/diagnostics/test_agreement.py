@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from bernflow.diagnostics.agreement import compare, moments
 from bernflow.errors import ArgumentError
-from bernflow.experiments.posteriordb.agreement import compare, moments
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""Fits of models whose evidence and posterior are known exactly."""

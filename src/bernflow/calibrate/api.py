@@ -1,0 +1,158 @@
+"""`calibrate`: simulate from a model, fit every data set at once, and rank what is known among the draws."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from jaxtyping import Array, Key
+from tqdm.auto import tqdm
+
+from bernflow.calibrate import blocks, fitting, ranking, simulators
+from bernflow.calibrate.result import Calibration
+from bernflow.calibrate.simulators import AbstractSimulator
+from bernflow.errors import ArgumentError
+from bernflow.fit.settings import Settings, check_count, resolve_settings
+from bernflow.keys import as_key, portable
+from bernflow.precision import use_precision
+from bernflow.preflight import preflight, starting_points
+from bernflow.target import Target
+
+# Simulations that are fitted together, at most, and what limits them where data are many.
+MAX_BLOCK = 64
+MAX_ROWS = 2**23
+# Draws of the prior behind its variance.
+NUM_PRIOR_DRAWS = 4000
+MIN_SIMULATIONS = 20
+# Points at which the first simulated model is checked.
+NUM_STARTS = 4
+
+
+def calibrate(
+    model: Any = None,
+    *model_args: Any,
+    model_kwargs: dict[str, Any] | None = None,
+    simulate: Callable[[Key[Array, ""]], tuple[dict[str, Any], Any]] | None = None,
+    num_simulations: int = 200,
+    num_draws: int = 1000,
+    key: Any = 0,
+    family: Any = "bernstein",
+    order: int | None = None,
+    base: str | None = None,
+    steps: int = 1000,
+    num_particles: int | None = None,
+    optimizer: float | optax.GradientTransformation | None = None,
+    precision: str | None = None,
+    weighted: bool = False,
+    progress: bool = True,
+) -> Calibration:
+    """Check model and fit together by simulation (Talts et al., 2018).
+
+    Parameters are drawn from the prior and data from the likelihood, many times. Every data set is fitted, all at once
+    and with one compilation, and the true parameters are ranked among the draws of the posterior. The ranks are
+    uniform if the density, its Jacobians and the fit are right. Draws of a flow are independent, so nothing is thinned.
+
+    Args:
+        model: a `bernflow.Model` with `likelihood`, or a NumPyro model function. Its observed values are replaced by
+            simulated ones, and what else it is given stays as it is.
+        *model_args: positional arguments of a NumPyro model.
+        model_kwargs: keyword arguments of a NumPyro model.
+        simulate: for all else, in place of a model: `simulate(key)` returns the parameters by name, drawn from the
+            prior, and the model of data drawn given them. It is compiled, so it must be written with `jax.numpy`.
+        num_simulations: number of data sets.
+        num_draws: number of draws that every parameter is ranked among.
+        key: integer seed or `jax.random.key`; the same call gives the same result.
+        family: see `bernflow.fit`; the flows of flowjax are not available here.
+        order: see `bernflow.fit`.
+        base: see `bernflow.fit`.
+        steps: number of training steps of every fit.
+        num_particles: see `bernflow.fit`.
+        optimizer: see `bernflow.fit`.
+        precision: see `bernflow.fit`.
+        weighted: rank among draws that are resampled by their importance weights, as by `draws(weighted=True)`.
+        progress: show a progress bar.
+
+    Example:
+        >>> import numpyro.distributions as dist
+        >>> model = Model(
+        ...     prior={"mu": dist.Normal(0, 1)}, likelihood=lambda theta: dist.Normal(theta["mu"], 1), y=np.zeros(5)
+        ... )
+        >>> calibrate(model, num_simulations=100, steps=200, progress=False).verdict
+        'good'
+    """
+    settings = _settings(family, order, base, steps, num_particles, optimizer, precision)
+    num = check_count("num_simulations", num_simulations, 200)
+    num_draws = check_count("num_draws", num_draws, 1000)
+    if num < MIN_SIMULATIONS:
+        raise ArgumentError(
+            f"num_simulations={num}: expected at least {MIN_SIMULATIONS}; 200 tell apart what can be seen by eye."
+        )
+    if (model is None) == (simulate is None):
+        given = "neither" if model is None else "both"
+        raise ArgumentError(f"calibrate got {given} of model and simulate=: expected exactly one of them.")
+    simulation_key, fit_key, prior_key, rank_key = jax.random.split(as_key(key), 4)
+    with use_precision(settings.precision):
+        simulator: AbstractSimulator = (
+            simulators.from_model(model, model_args, model_kwargs or {})
+            if simulate is None
+            else simulators.from_function(simulate)
+        )
+        target = _first_target(simulator, simulation_key)
+        settings.family.check(target.dim)
+        preflight(target, starting_points(target, fit_key, NUM_STARTS))
+        size = _block_size(num, target, settings)
+        thetas, samples, verdicts = [], [], []
+        with tqdm(total=num, desc="bernflow", unit="simulation", disable=not progress, dynamic_ncols=True) as bar:
+            for block in range(math.ceil(num / size)):
+                keys = jax.random.split(jax.random.fold_in(simulation_key, block), size)
+                noise = jax.random.fold_in(fit_key, block)
+                simulated = blocks.simulate_block(simulator, keys)
+                sample = fitting.fit_block(simulator, *simulated, noise, target, settings, num_draws, weighted)
+                wanted = min(size, num - block * size)
+                theta, sample = jax.tree.map(lambda leaf, w=wanted: np.asarray(leaf[:w]), (simulated[0], sample))
+                verdicts += [ranking.verdict_of(row) for row in sample.log_weights]
+                samples.append(fitting.resampled(sample, num_draws, noise) if weighted else sample)
+                thetas.append(theta)
+                bar.update(wanted)
+        variance = blocks.prior_variance(simulator, jax.random.split(prior_key, NUM_PRIOR_DRAWS))
+    seed = int(jax.random.bits(rank_key, (), "uint32"))
+    chosen = {**settings.describe(), "num_simulations": num, "weighted": weighted}
+    return ranking.collect(
+        target.layout.names, thetas, samples, verdicts, jax.tree.map(np.asarray, variance), num_draws, seed, chosen
+    )
+
+
+def _settings(family, order, base, steps, num_particles, optimizer, precision) -> Settings:
+    if steps is None:
+        raise ArgumentError("steps=None: expected a number of steps, because all data sets are fitted at once.")
+    settings = resolve_settings(
+        family=family,
+        order=order,
+        base=base,
+        steps=steps,
+        num_particles=num_particles,
+        restarts=None,
+        components=1,
+        optimizer=optimizer,
+        precision=precision,
+    )
+    if not settings.family.compiled:
+        raise ArgumentError(
+            f"family={settings.family_name!r}: flows of flowjax cannot be built for many data sets at once. Choose a "
+            "family of bernflow, or fit simulated data one by one with bf.fit."
+        )
+    return settings
+
+
+def _first_target(simulator: AbstractSimulator, key: Key[Array, ""]) -> Target:
+    """Simulate once outside of any compiled function, where an error of the model can be told."""
+    return Target(simulator.model(simulator.draw(portable(key))[1]))
+
+
+def _block_size(num: int, target: Target, settings: Settings) -> int:
+    """Return how many simulations to fit together: blocks of one size, within the memory."""
+    rows = max((leaf.shape[0] for leaf in jax.tree.leaves(target.model) if getattr(leaf, "ndim", 0) > 0), default=1)
+    largest = max(1, min(MAX_BLOCK, MAX_ROWS // (rows * settings.num_particles)))
+    return math.ceil(num / math.ceil(num / largest))

@@ -1,0 +1,6 @@
+"""Posteriors side by side: fits, NUTS runs, ArviZ trees and plain draws."""
+
+from bernflow.compare.api import compare
+from bernflow.compare.result import Comparison
+
+__all__ = ["Comparison", "compare"]

@@ -1,0 +1,180 @@
+"""What can be compared, brought into one form: named draws by chain, with what else is known of them."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from bernflow.diagnostics.chains import ChainDiagnostics
+from bernflow.diagnostics.verdict import Diagnostics
+from bernflow.errors import ArgumentError
+from bernflow.posterior import Posterior
+from bernflow.posterior.chains import NutsRun
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+MIN_DRAWS = 100
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One of the posteriors.
+
+    Attributes:
+        name: how the user calls it.
+        draws: (chains, num, *shape) by parameter.
+        independent: the draws are independent, so that their number counts and not an effective one.
+        parameters: the names of the parameters; None where parameters cannot be told from derived quantities.
+        diagnostics: the verdict on a fit or on chains, if known.
+        tree: makes the ArviZ tree with the pointwise log likelihood, if there is one.
+    """
+
+    name: str
+    draws: Mapping[str, np.ndarray]
+    independent: bool
+    parameters: tuple[str, ...] | None
+    diagnostics: Diagnostics | ChainDiagnostics | None
+    tree: "Callable[[], xr.DataTree] | None"
+
+    def column(self, component: "Component") -> np.ndarray:
+        """Return the draws of one component: (num,) where they are independent, else (chains, num)."""
+        at: Any = (slice(None), slice(None), *component.index)
+        values = np.asarray(self.draws[component.name][at], np.float64)
+        return values.ravel() if self.independent else values
+
+
+@dataclasses.dataclass(frozen=True)
+class Component:
+    """One scalar component of a parameter."""
+
+    name: str
+    index: tuple[int, ...]
+
+    @property
+    def label(self) -> str:
+        """Name with index, for example `b[2]`."""
+        return self.name + (f"[{', '.join(map(str, self.index))}]" if self.index else "")
+
+
+def as_entry(name: str, value: Any, num: int, key: Key[Array, ""], weighted: bool) -> Entry:
+    """Turn anything that can be compared into an `Entry`."""
+    if isinstance(value, Posterior):
+        return _from_posterior(name, value, num, key, weighted)
+    if isinstance(value, NutsRun):
+        draws = value.draws(deterministic=False)
+        return Entry(name, draws, False, tuple(draws), value.diagnostics, value.to_arviz)
+    if hasattr(value, "children") and hasattr(value, "ds"):
+        return _from_tree(name, value)
+    if isinstance(value, Mapping):
+        return _from_dict(name, value)
+    raise ArgumentError(
+        f"compare: {name!r} is a {type(value).__module__}.{type(value).__qualname__}: expected a posterior of bf.fit, "
+        "a run of post.to_nuts, an ArviZ DataTree, or a dict of draws, {name: (num, *shape)}."
+    )
+
+
+def shared_components(entries: Sequence[Entry], var_names: Sequence[str] | None) -> list[Component]:
+    """Return the scalar components that all entries have, or say which of them lack what."""
+    names = list(_names(entries) if var_names is None else [var_names] if isinstance(var_names, str) else var_names)
+    if var_names is None:
+        known = [entry for entry in entries if entry.parameters is not None] or list(entries)
+        for entry in known:
+            own = entry.parameters or tuple(entry.draws)
+            if set(own) != set(names):
+                raise ArgumentError(_different(entries[0] if known is entries else known[0], entry, own, names))
+    for entry in entries:
+        lacking = [name for name in names if name not in entry.draws]
+        if lacking:
+            raise ArgumentError(
+                f"compare: {entry.name!r} lacks {', '.join(map(repr, lacking))}; it has {', '.join(entry.draws)}. "
+                "Choose what all entries share by var_names=[...], or var_names=[] to compare evidence and LOO alone."
+            )
+    for name in names:
+        shapes = {entry.name: entry.draws[name].shape[2:] for entry in entries}
+        if len(set(shapes.values())) > 1:
+            given = ", ".join(f"{shape} in {entry!r}" for entry, shape in shapes.items())
+            raise ArgumentError(
+                f"compare: {name!r} has shape {given}: expected one shape. Leave it out by var_names=[...], or rename "
+                "one of them."
+            )
+    components = [Component(name, index) for name in names for index in np.ndindex(entries[0].draws[name].shape[2:])]
+    # The corner of a Cholesky factor is always one: nothing to compare.
+    return [c for c in components if any(np.ptp(entry.column(c)) > 0 for entry in entries)]
+
+
+def matrix(entry: Entry, components: Sequence[Component]) -> Float[np.ndarray, "chains num d"]:
+    """Return the draws of all components side by side; independent ones as one chain."""
+    return np.stack([np.atleast_2d(entry.column(c)) for c in components], axis=-1)
+
+
+def _names(entries: Sequence[Entry]) -> tuple[str, ...]:
+    """Return the names to compare: the parameters of the first entry that tells them from derived quantities."""
+    known = [entry.parameters for entry in entries if entry.parameters is not None]
+    return known[0] if known else tuple(entries[0].draws)
+
+
+def _different(first: Entry, other: Entry, own: Sequence[str], names: Sequence[str]) -> str:
+    return (
+        f"compare: the parameters of {first.name!r} are {', '.join(names)}, those of {other.name!r} are "
+        f"{', '.join(own)}: expected the same. Choose what they share by var_names=[...], or var_names=[] to compare "
+        "evidence and LOO alone."
+    )
+
+
+def _from_posterior(name: str, posterior: Posterior, num: int, key: Key[Array, ""], weighted: bool) -> Entry:
+    draws = posterior.draws(num, key, weighted, deterministic=False)
+    tree = None if posterior.model is None else lambda: posterior.to_arviz(num, key, weighted)
+    by_chain = {site: value[None] for site, value in draws.items()}
+    return Entry(name, by_chain, True, tuple(draws), posterior.diagnostics, tree)
+
+
+def _from_tree(name: str, tree: Any) -> Entry:
+    if "posterior" not in tree.children:
+        raise ArgumentError(
+            f"compare: the DataTree {name!r} has the groups {', '.join(tree.children) or '(none)'}: expected one "
+            "called posterior."
+        )
+    variables = tree["posterior"].data_vars
+    draws = {}
+    for variable, array in variables.items():
+        if not {"chain", "draw"} <= set(array.dims):
+            raise ArgumentError(
+                f"compare: {variable!r} in the DataTree {name!r} has the dimensions {array.dims}: expected chain and "
+                "draw among them."
+            )
+        draws[str(variable)] = array.transpose("chain", "draw", ...).to_numpy()
+    _check_draws(name, draws)
+    # One chain of a fit, as `Posterior.to_arviz` writes it, is made of independent draws.
+    independent = tree.attrs.get("inference_library") == "bernflow" and "log_q" in getattr(
+        tree.get("sample_stats"), "data_vars", {}
+    )
+    return Entry(name, draws, bool(independent), None, None, lambda: tree)
+
+
+def _from_dict(name: str, values: Mapping[str, Any]) -> Entry:
+    if not values:
+        raise ArgumentError(f"compare: {name!r} is an empty dict: expected draws by name, (num, *shape) each.")
+    draws = {}
+    for site, value in values.items():
+        array = np.asarray(value)
+        if array.ndim < 1 or array.dtype.kind not in "fiub":
+            raise ArgumentError(
+                f"compare: {name!r} has {site!r} of shape {array.shape} and type {array.dtype}: expected draws, "
+                "(num, *shape)."
+            )
+        draws[str(site)] = array[None]
+    _check_draws(name, draws)
+    return Entry(name, draws, True, None, None, None)
+
+
+def _check_draws(name: str, draws: Mapping[str, np.ndarray]) -> None:
+    counts = {site: value.shape[:2] for site, value in draws.items()}
+    if len(set(counts.values())) > 1:
+        given = ", ".join(f"{site}: {num}" for site, (_, num) in counts.items())
+        raise ArgumentError(f"compare: {name!r} has different numbers of draws ({given}): expected one number.")
+    chains, num = next(iter(counts.values()))
+    if chains * num < MIN_DRAWS:
+        raise ArgumentError(f"compare: {name!r} has {chains * num} draws: expected at least {MIN_DRAWS}.")

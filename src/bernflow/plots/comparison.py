@@ -1,0 +1,68 @@
+"""Posteriors side by side: intervals of every component, in units of the reference."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from bernflow.compare.result import Comparison
+from bernflow.errors import ArgumentError
+from bernflow.plots.components import leftover_note
+from bernflow.plots.style import ACCENT, FIT, MUTED, REFERENCE, house_style
+
+MAX_COMPONENTS = 16
+COLORS = (FIT, ACCENT, "#009E73", "#CC79A7", "#B37700", "#56B4E9")
+# Ends of the thin and of the thick line.
+OUTER, INNER = (0.05, 0.95), (0.25, 0.75)
+
+
+def plot_comparison(comparison: Comparison, var_names: Sequence[str] | str | None = None) -> Figure:
+    """Plot median, 50 % and 90 % intervals of every component and entry.
+
+    All are shown relative to the reference: less its mean, divided by its sd, so that parameters of different units
+    share one axis. The interval of the reference comes first in every group, in black.
+
+    Args:
+        comparison: what `bernflow.compare` returned.
+        var_names: parameters to plot, or single components like "b[2]"; all if None, at most 16 in any case.
+
+    Returns:
+        The figure, outside of pyplot's list of open figures: show it in a notebook or call its `savefig`.
+    """
+    names = None if var_names is None else [var_names] if isinstance(var_names, str) else list(var_names)
+    chosen = [c for c in comparison.components if names is None or c.name in names or c.label in names]
+    if not chosen:
+        raise ArgumentError(
+            f"plot_comparison has no component to draw for var_names={var_names!r}; expected some of "
+            f"{', '.join(dict.fromkeys(c.name for c in comparison.components)) or 'those compared, which are none'}."
+        )
+    shown = chosen[:MAX_COMPONENTS]
+    order = [comparison.reference, *(name for name in comparison.entries if name != comparison.reference)]
+    colors = dict(zip(order, [REFERENCE, *(COLORS[i % len(COLORS)] for i in range(len(order) - 1))], strict=True))
+    step = 0.72 / len(order)
+    with house_style():
+        figure = Figure(figsize=(6.4, 0.9 + len(shown) * max(0.34, 0.15 * len(order))), layout="constrained")
+        axes = figure.subplots()
+        axes.axvline(0.0, color="#9A9A9A", linewidth=0.8)
+        for row, component in enumerate(shown):
+            base = comparison.entries[comparison.reference].column(component)
+            center, scale = base.mean(), base.std() or 1.0
+            for i, name in enumerate(order):
+                values = (comparison.entries[name].column(component).ravel() - center) / scale
+                at = row + (i - 0.5 * (len(order) - 1)) * step
+                style: dict[str, Any] = {"color": colors[name], "solid_capstyle": "butt"}
+                axes.plot(np.quantile(values, OUTER), [at, at], linewidth=1.2, **style)
+                axes.plot(np.quantile(values, INNER), [at, at], linewidth=3.4, **style)
+                label = name if row == 0 else f"_{name}"
+                axes.plot(
+                    [np.median(values)], [at], "o", color="white", markeredgecolor=colors[name], ms=4.5, label=label
+                )
+        axes.set_yticks(range(len(shown)), [c.label for c in shown])
+        axes.set_ylim(len(shown) - 0.5, -0.5)
+        axes.tick_params(axis="y", length=0)
+        axes.set_xlabel(f"sd of {comparison.reference}, from its mean")
+        figure.legend(loc="outside upper left", ncols=min(4, len(order)))
+        if note := leftover_note(len(shown), len(chosen)):
+            figure.supxlabel(note, x=0.01, ha="left", fontsize=8.5, color=MUTED)
+    return figure
