@@ -133,9 +133,10 @@ CASES = {
     "bernstein-no-skip-2": Case("bernstein", 2, structured(2, skip=False)),
     "bernstein-bounded-2": Case("bernstein", 2, structured(2, bounded=True), 6.0),
     "bernstein-order-1-2": Case("bernstein", 2, structured(2, order=1)),
+    # Farther out the scales of five random followers span more digits than there are.
     "bernstein-wide-2": Case("bernstein", 2, wide(2, 1)),
-    "bernstein-wide-5": Case("bernstein", 5, wide(5, 2)),
-    "bernstein-wide-logistic-5": Case("bernstein", 5, wide(5, 3, noise="logistic"), 24.0),
+    "bernstein-wide-5": Case("bernstein", 5, wide(5, 2), 5.0),
+    "bernstein-wide-logistic-5": Case("bernstein", 5, wide(5, 3, noise="logistic"), 8.0),
     "bernstein-meanfield-2": Case("bernstein-meanfield", 2, family("bernstein-meanfield", 2)),
     "paper-f1-1": Case("bernstein-paper", 1, family("bernstein-paper", 1), 6.0),
     "paper-f1-2": Case("bernstein-paper", 2, family("bernstein-paper", 2), 6.0),
@@ -404,6 +405,7 @@ def test_a_new_flow_of_many_dimensions_is_its_start():
     np.testing.assert_allclose(log_det, np.sum(np.log(np.diagonal(tril))), atol=1e-5)
 
 
+@settings(deadline=None, max_examples=30)
 @given(st.floats(-3, 3), st.floats(-3, 3), st.floats(-50, 50))
 def test_tails_bend_back(left, right, u):
     tails = jnp.array([left, right])

@@ -58,7 +58,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="fits from different starts, which find other modes (default: 1)",
     )
     fit.add_argument(
-        "--components", type=_count, default=1, metavar="N", help="largest number of parts of a mixture (default: 1)"
+        "--components",
+        type=_count,
+        metavar="N",
+        help="largest number of parts of a mixture (default: one, more where other starts find mass that it misses)",
     )
     fit.add_argument(
         "--resume",

@@ -13,7 +13,8 @@ what no draw has seen.
   >= 0.999 and no weight more than 25 % above the mean, so that the tail is too small to matter whatever its
   shape. At least 1,000 draws.
 * usable: k-hat <= 0.7 and ESS fraction >= 0.1 (weighted draws are accurate); or k-hat <= 1 and ESS fraction
-  >= 0.9, or k-hat <= 1.5 and ESS fraction >= 0.99 (the bulk is accurate, the far tails are not).
+  >= 0.9, or k-hat <= 1.5 and ESS fraction >= 0.99, or ESS fraction >= 0.999 whatever k-hat is (the bulk is accurate,
+  the far tails are not).
 * poor: everything else, and any log weight that is NaN or +inf.
 
 Share of the verdicts over 60 samples of 20,000 draws each, p the posterior and q the fit:
@@ -54,7 +55,7 @@ CONSTANT_RATIO, CONSTANT_ESS = 1.25, 0.999
 EVEN_ESS = 0.995
 USABLE_KHAT, USABLE_ESS = 0.7, 0.1
 # Pairs of the highest k-hat and the least ESS fraction at which the bulk is accurate.
-BULK_LIMITS = ((1.0, 0.9), (1.5, 0.99))
+BULK_LIMITS = ((1.0, 0.9), (1.5, 0.99), (np.inf, 0.999))
 # Below this the tail of the weights holds too few draws to call anything good.
 MIN_DRAWS_GOOD = 1000
 MISSING_USABLE, MISSING_POOR = 0.01, 0.05

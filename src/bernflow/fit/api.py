@@ -113,6 +113,7 @@ def fit(
         raise ArgumentError(f"model_kwargs={model_kwargs!r}: expected a dict of keyword arguments for the model.")
     if batch_size is not None:
         check_count("batch_size", batch_size, 0)
+    random_key = as_key(key)
     devices = None if mesh is None else Devices(as_mesh(mesh))
     progress = progress and jax.process_index() == 0
     with use_mesh(None if devices is None else devices.mesh), use_precision(settings.precision):
@@ -128,7 +129,7 @@ def fit(
         resumption = None
         if resume is not None:
             folder = open_folder(resume)  # before anything is computed
-            identity = identify(accepted, settings, as_key(key), batch_size)
+            identity = identify(accepted, settings, random_key, batch_size)
             resumption = Resumption(folder, identity if devices is None else devices.common(identity))
             # No process has all rows of a fit whose processes have rows of their own.
             finished = resumption.finished(None if devices and devices.own_rows else accepted, refine)
@@ -137,12 +138,10 @@ def fit(
                 return finished
         if isinstance(accepted, AbstractJointModel) and is_joint(accepted, batch_size):
             posterior = fit_jointly(
-                accepted, settings, as_key(key), batch_size, progress, began, refine, None, resumption, devices
+                accepted, settings, random_key, batch_size, progress, began, refine, None, resumption, devices
             )
         else:
-            posterior = fit_target(
-                Target(accepted), settings, as_key(key), progress, began, refine, resumption, devices
-            )
+            posterior = fit_target(Target(accepted), settings, random_key, progress, began, refine, resumption, devices)
     warn_if_poor(posterior)
     if devices is not None and devices.own_rows:
         # No process has all rows: weights and predictions from one's own would be wrong.

@@ -120,7 +120,9 @@ def fit_jointly(
     memory = None if resumption is None else resumption.joint()
     try:
         density = _batch_density(light, model, batches)
-        gaussian, flow_key = _initial_gaussian(light, density, settings, start_key)
+        # Models that bring their own batches draw from their prior with the rows, which are in memory.
+        whole = light if own_batch_size(model) is None else Target(model)
+        gaussian, flow_key = _initial_gaussian(whole, density, settings, start_key)
         anchor = None if memory is None else memory.anchor()
         if anchor is None and _is_anchored(model, batches):
             anchor = _find_anchor(density, batches, gaussian, many)

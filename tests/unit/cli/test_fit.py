@@ -105,7 +105,7 @@ def test_help_has_examples_and_exit_codes(capsys):
         "exit codes:\n    0  the fit is good or usable",
         "\n    3  the fit has finished, and its verdict is poor",
         "\n  130  interrupted",
-        "A\n                  Python file is executed",
+        "A Python file is executed",
     ):
         assert words in out
 

@@ -90,7 +90,7 @@ def test_before_anything_is_trained_the_interruption_is_raised(gaussian_model, m
 
 def test_a_second_interruption_stops_at_once(interrupt_after, gaussian_model, monkeypatch):
     interrupt_after(CHUNK, press)
-    monkeypatch.setattr(engine, "log_weights_of", lambda *args: press())
+    monkeypatch.setattr(engine, "weigh", lambda *args: press())
     with pytest.warns(UserWarning, match="interrupted"), pytest.raises(KeyboardInterrupt):
         fit(gaussian_model, STEPS)
 

@@ -188,7 +188,8 @@ def test_both_stages_of_a_network(tmp_path, monkeypatch):
     images = rng.normal(size=(40, 3)).astype(np.float32)
     model = bf.Model(
         prior={"b": dist.Normal(0, 1)},
-        likelihood=lambda th, h: dist.Normal(th["b"] + h[:, 0], 1.0),
+        # Heavy tails: a normal posterior would be met by its start, without a second stage to interrupt.
+        likelihood=lambda th, h: dist.StudentT(2.0, th["b"] + h[:, 0], 1.0),
         y=rng.normal(size=40),
         network=eqx.nn.Linear(3, 1, key=jax.random.key(0)),
         images=images,

@@ -41,7 +41,8 @@ EXPLANATION = (
     "KL is the exact log evidence minus the ELBO, in nats; ≈ marks an evidence that was estimated by importance "
     "sampling, from the most certain fit with a k-hat below 0.7; without one, the ELBO is shown. Medians over the "
     "keys; every run is in [accuracy.json](accuracy.json). The smallest KL is bold. All fits in double precision on a "
-    "CPU, each in a process of its own; seconds include compilation.",
+    "CPU, each in a process of its own; seconds include compilation, and fits that ran beside others took longer than "
+    "alone.",
     "Errors are those of the worst quantity against exact or reference draws, in units of its standard deviation, with "
     "their combined Monte Carlo standard error. Distance: sliced Wasserstein of standardized quantities, and beside it "
     "that between two halves of the reference, which a perfect fit would have. Mode weights: the largest error of the "
