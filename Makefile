@@ -44,7 +44,7 @@ types: $(INSTALLED_DEV)
 	$(BIN)/mypy
 
 docs: $(INSTALLED_DOCS)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 benchmark-accuracy: $(INSTALLED)
 	$(BIN)/bernflow benchmark accuracy
