@@ -12,8 +12,9 @@ ARGS ?= -n 2 --dist loadgroup
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
+INSTALLED_DOCS := $(VENV)/.installed-docs
 
-.PHONY: help demo test test-slow lint types benchmark-accuracy clean
+.PHONY: help demo test test-slow lint types docs benchmark-accuracy clean
 
 help:
 	@echo "make demo                fit eight schools, draw its posterior"
@@ -21,6 +22,7 @@ help:
 	@echo "make test-slow           run the tests that take minutes"
 	@echo "make lint                check style and formatting"
 	@echo "make types               check the types"
+	@echo "make docs                build the documentation into site/"
 	@echo "make benchmark-accuracy  measure the accuracy of every method on every posterior"
 	@echo "make clean               remove the environment and all caches"
 	@echo "Variables: PYTHON=$(PYTHON) VENV=$(VENV)"
@@ -41,11 +43,14 @@ lint: $(INSTALLED_DEV)
 types: $(INSTALLED_DEV)
 	$(BIN)/mypy
 
+docs: $(INSTALLED_DOCS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
 benchmark-accuracy: $(INSTALLED)
 	$(BIN)/bernflow benchmark accuracy
 
 clean:
-	rm -rf $(VENV) demo dist build .pytest_cache .ruff_cache .mypy_cache .hypothesis .coverage htmlcov
+	rm -rf $(VENV) demo site dist build .pytest_cache .ruff_cache .mypy_cache .hypothesis .coverage htmlcov
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -58,4 +63,8 @@ $(INSTALLED): pyproject.toml | $(BIN)/python
 
 $(INSTALLED_DEV): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@ $(INSTALLED)
+
+$(INSTALLED_DOCS): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
 	@touch $@ $(INSTALLED)

@@ -2,20 +2,60 @@
 
 
 class BernflowError(Exception):
-    """Base class of every error that bernflow raises on purpose."""
+    """Base class of every error that bernflow raises on purpose.
+
+    Example:
+        >>> try:
+        ...     bf.fit(print, steps=0)
+        ... except bf.BernflowError as error:
+        ...     print(type(error).__name__)
+        ArgumentError
+    """
 
 
 class ModelError(BernflowError, ValueError):
-    """The model cannot be fitted as it stands; the message names the site or argument."""
+    """The model cannot be fitted as it stands; the message names the site or argument.
+
+    Example:
+        >>> bf.Model(prior={}, likelihood=lambda theta: None, y=np.zeros(3))
+        Traceback (most recent call last):
+            ...
+        bernflow.errors.ModelError: ...
+    """
 
 
 class ArgumentError(BernflowError, ValueError):
-    """An argument of a bernflow function is wrong; the message names it."""
+    """An argument of a bernflow function is wrong; the message names it.
+
+    Example:
+        >>> post.draws(-1)
+        Traceback (most recent call last):
+            ...
+        bernflow.errors.ArgumentError: ...
+    """
 
 
 class FileFormatError(BernflowError, ValueError):
-    """A file is not a saved posterior, is damaged, or comes from a newer bernflow."""
+    """A file is not a saved posterior, is damaged, or comes from a newer bernflow.
+
+    Example:
+        >>> import pathlib
+        >>> size = pathlib.Path("notes.txt").write_text("no posterior")
+        >>> bf.load("notes.txt")
+        Traceback (most recent call last):
+            ...
+        bernflow.errors.FileFormatError: ...
+    """
 
 
 class FileWriteError(BernflowError, OSError):
-    """A file or folder cannot be written; what was there before is unchanged."""
+    """A file or folder cannot be written; what was there before is unchanged.
+
+    Example:
+        >>> import pathlib
+        >>> pathlib.Path("folder").mkdir()
+        >>> post.save("folder")
+        Traceback (most recent call last):
+            ...
+        bernflow.errors.FileWriteError: ...
+    """

@@ -23,10 +23,15 @@ NEEDS = {
         importlib.util.find_spec("httpstan") is not None and any(map(shutil.which, ("g++", "clang++", "c++"))),
     ),
 }
+# Tutorials that compile several flows of some dimensions.
+SLOW = {f"docs/tutorials/{name}.md" for name in ("eight-schools", "neural-network", "separate-modes")}
 
 
 def parameter(name):
-    group, is_there = NEEDS.get(name.rpartition("-")[0], (None, True))
+    page = name.rpartition("-")[0]
+    if page in SLOW:
+        return pytest.param(name, marks=pytest.mark.slow)
+    group, is_there = NEEDS.get(page, (None, True))
     if group is None:
         return name
     missing = pytest.mark.skipif(not is_there, reason=f"what {group} needs is not installed")

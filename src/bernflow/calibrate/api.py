@@ -75,12 +75,9 @@ def calibrate(
         progress: show a progress bar.
 
     Example:
-        >>> import numpyro.distributions as dist
-        >>> model = Model(
-        ...     prior={"mu": dist.Normal(0, 1)}, likelihood=lambda theta: dist.Normal(theta["mu"], 1), y=np.zeros(5)
-        ... )
-        >>> calibrate(model, num_simulations=100, steps=200, progress=False).verdict
-        'good'
+        >>> found = bf.calibrate(model, y, num_simulations=40, steps=100, progress=False)
+        >>> found.verdict != "poor"  # a right model is called poor once in 1,000 times
+        True
     """
     settings = _settings(family, order, base, steps, num_particles, optimizer, precision)
     num = check_count("num_simulations", num_simulations, 200)

@@ -54,6 +54,14 @@ class Calibration:
         fits: the verdict on every fit.
         num_draws: number of draws that a value is ranked among.
         settings: how the fits were made, JSON-able.
+
+    Example:
+        >>> found = bf.calibrate(model, y, num_simulations=40, steps=100, progress=False)
+        >>> found.verdict != "poor"
+        True
+        >>> found.num_simulations, found.ranks["mu"].shape
+        (40, (40,))
+        >>> found.plot().savefig("ranks.png")
     """
 
     ranks: Mapping[str, Int[np.ndarray, "n ..."]]

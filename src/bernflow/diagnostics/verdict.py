@@ -80,6 +80,12 @@ class Diagnostics:
         status: the sentence that says why, and what to do.
         missing_mass: share of the posterior mass that other starts found and this fit does not cover, if
             known.
+
+    Example:
+        >>> post.diagnostics.verdict
+        'good'
+        >>> post.diagnostics.khat < 0.5 and post.diagnostics.ess_fraction > 0.96
+        True
     """
 
     khat: float

@@ -197,6 +197,13 @@ def load(path: str | PathLike, model: Any = None, *model_args: Any, model_kwargs
             not in the file.
         *model_args: positional arguments of a NumPyro model.
         model_kwargs: keyword arguments of a NumPyro model.
+
+    Example:
+        >>> path = post.save("posterior.bernflow")
+        >>> bf.load(path).diagnostics.verdict
+        'good'
+        >>> bf.load(path, model, y).predict(num=10)["y"].shape  # with the model also weights and predictions
+        (10, 3)
     """
     with use_precision(DIAGNOSTIC_PRECISION):
         attached = None if model is None else as_model(model, model_args, model_kwargs or {})

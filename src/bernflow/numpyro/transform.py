@@ -18,6 +18,14 @@ class FlowTransform(Transform):
         path_gradient: differentiate log q at a draw along the path through the draw only, with the flow's own score.
             Values do not change, and neither do gradients on average: what is left out has mean zero. It is noise that
             would remain where flow and target agree. Needs a flow that knows its score, and a bound linear in log q.
+
+    Example:
+        >>> import jax
+        >>> from bernflow.numpyro import FlowTransform
+        >>> transform = FlowTransform(post.distribution)
+        >>> with jax.enable_x64(True):  # the precision of the flow
+        ...     transform(np.zeros((5, 1))).shape
+        (5, 1)
     """
 
     domain = constraints.real_vector

@@ -38,6 +38,11 @@ def plot_calibration(
 
     Returns:
         The figure, outside of pyplot's list of open figures: show it in a notebook or call its `savefig`.
+
+    Example:
+        >>> from bernflow.plots import plot_calibration
+        >>> found = bf.calibrate(model, y, num_simulations=40, steps=100, progress=False)
+        >>> plot_calibration(found).savefig("ranks.png")
     """
     chosen = _choose(calibration, var_names)
     shown = chosen[:MAX_PANELS]

@@ -29,6 +29,11 @@ def plot_comparison(comparison: Comparison, var_names: Sequence[str] | str | Non
 
     Returns:
         The figure, outside of pyplot's list of open figures: show it in a notebook or call its `savefig`.
+
+    Example:
+        >>> from bernflow.plots import plot_comparison
+        >>> exact = np.random.default_rng(0).normal(0.525, 0.5, size=4000)
+        >>> plot_comparison(bf.compare({"exact": {"mu": exact}, "flow": post})).savefig("comparison.png")
     """
     names = None if var_names is None else [var_names] if isinstance(var_names, str) else list(var_names)
     chosen = [c for c in comparison.components if names is None or c.name in names or c.label in names]

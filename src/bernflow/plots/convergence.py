@@ -28,6 +28,10 @@ def plot_convergence(posterior: Trained) -> Figure:
 
     The dashed line is the estimate of the log evidence, which the ELBO approaches from below; it is left out
     where the weights are too uneven to estimate it.
+
+    Example:
+        >>> from bernflow.plots import plot_convergence
+        >>> plot_convergence(post).savefig("training.png")
     """
     history = posterior.history
     missing = [name for name in ("step", "elbo") if name not in history or not len(history[name])]

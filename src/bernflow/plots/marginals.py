@@ -40,6 +40,10 @@ def plot_posterior(
 
     Returns:
         The figure, outside of pyplot's list of open figures: show it in a notebook or call its `savefig`.
+
+    Example:
+        >>> from bernflow.plots import plot_posterior
+        >>> plot_posterior(post, "mu").savefig("posterior.png")
     """
     if backend != "matplotlib":
         raise ArgumentError(

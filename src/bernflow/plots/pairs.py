@@ -58,7 +58,9 @@ def plot_pairs(
         The figure, outside of pyplot's list of open figures: show it in a notebook or call its `savefig`.
 
     Example:
-        >>> plot_pairs(post, ["mu", "tau", "theta[0]"], reference=nuts.get_samples())  # doctest: +SKIP
+        >>> from bernflow.plots import plot_pairs
+        >>> draws = np.random.default_rng(0).normal(size=(2, 1000))
+        >>> plot_pairs({"a": draws[0], "b": draws[0] + draws[1]}).savefig("pairs.png")
     """
     check_count(num)
     if isinstance(posterior_or_draws, Posterior):

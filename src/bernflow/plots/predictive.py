@@ -46,6 +46,10 @@ def plot_predictive(
         observed: the observed data by name; those of the posterior's model if None.
         num: number of replicates of a posterior.
         key: integer seed or `jax.random.key` of a posterior's replicates.
+
+    Example:
+        >>> from bernflow.plots import plot_predictive
+        >>> plot_predictive(post).savefig("predictive.png")
     """
     if isinstance(posterior_or_draws, Posterior):
         draws = posterior_or_draws.predict(num=num, key=key)

@@ -67,7 +67,8 @@ def plot_transformation(
         The figure, outside of pyplot's list of open figures: show it in a notebook or call its `savefig`.
 
     Example:
-        >>> plot_transformation(post, "theta", 3).savefig("map.pdf")  # doctest: +SKIP
+        >>> from bernflow.plots import plot_transformation
+        >>> plot_transformation(post, "mu").savefig("map.png")
     """
     flow = posterior.distribution
     if not isinstance(flow, AbstractFlow):

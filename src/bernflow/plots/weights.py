@@ -29,6 +29,10 @@ def plot_weights(posterior_or_log_weights: Posterior | ArrayLike, num: int = 20_
         posterior_or_log_weights: a posterior with its model, or log weights log p - log q of draws of q, (num,).
         num: number of draws of a posterior.
         key: integer seed or `jax.random.key` of the draws of a posterior.
+
+    Example:
+        >>> from bernflow.plots import plot_weights
+        >>> plot_weights(post).savefig("weights.png")
     """
     heading = None
     if isinstance(posterior_or_log_weights, Posterior):

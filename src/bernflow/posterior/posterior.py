@@ -42,6 +42,14 @@ class Posterior:
         history: what was recorded during training: "step", "elbo", "elbo_se".
         settings: how the fit was made (family, order, steps, precision, seed, versions, wall time),
             JSON-able.
+
+    Example:
+        >>> post.diagnostics.verdict
+        'good'
+        >>> post.names
+        ('mu',)
+        >>> float(post.draws(4000)["mu"].mean().round(1))  # exactly 2.1 / 4
+        0.5
     """
 
     def __init__(
@@ -69,12 +77,22 @@ class Posterior:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the parameters in model order."""
+        """Names of the parameters in model order.
+
+        Example:
+            >>> post.names
+            ('mu',)
+        """
         return self.layout.names
 
     @property
     def precision(self) -> str:
-        """Precision in which the posterior is evaluated: that of its arrays."""
+        """Precision in which the posterior is evaluated: that of its arrays.
+
+        Example:
+            >>> post.precision
+            'float64'
+        """
         dtypes = {leaf.dtype for leaf in jax.tree.leaves(self.distribution) if hasattr(leaf, "dtype")}
         return "float64" if np.dtype("float64") in dtypes else "float32"
 
@@ -91,6 +109,10 @@ class Posterior:
 
         Returns:
             One array of shape (num, *shape) per name.
+
+        Example:
+            >>> post.draws(1000)["mu"].shape
+            (1000,)
         """
         with use_precision(self.precision):
             x, _ = self._points(num, key, weighted)
@@ -105,6 +127,10 @@ class Posterior:
 
         Returns:
             log q, (num,), or a scalar for a single point; -inf outside of the support.
+
+        Example:
+            >>> post.log_prob({"mu": np.array([0.0, 0.5])}).round(1)
+            array([-0.8, -0.2])
         """
         with use_precision(self.precision):
             values, single = check_theta(self.layout, theta, self.precision)
@@ -112,7 +138,12 @@ class Posterior:
         return result[0] if single else result
 
     def log_weights(self, num: int = 4000, key: Any = 1) -> Float[np.ndarray, " num"]:
-        """Evaluate the log importance weights log p(theta, data) - log q(theta) of `draws(num, key)`."""
+        """Evaluate the log importance weights log p(theta, data) - log q(theta) of `draws(num, key)`.
+
+        Example:
+            >>> bool(post.log_weights(1000).std() < 0.05)  # nearly constant: q is the posterior up to its constant
+            True
+        """
         model = self._need_model("log_weights")
         with use_precision(self.precision):
             x, log_q = sampling.sample(self.distribution, as_key(key), check_count(num))
@@ -141,6 +172,10 @@ class Posterior:
 
         Returns:
             One array of shape (num, ...) per observed name; without the first axis where `average`.
+
+        Example:
+            >>> post.predict(num=500)["y"].shape  # 500 replicates of three observations
+            (500, 3)
         """
         model = self._need_model("predict")
         theta = self.draws(num, key, weighted, deterministic=False)
@@ -151,7 +186,12 @@ class Posterior:
             return sampling.predict(model, as_key(key), theta, args, kwargs)
 
     def summary(self, num: int = 4000, key: Any = 1, weighted: bool = False, ci_prob: float = 0.9) -> "pd.DataFrame":
-        """Tabulate mean, sd and the central interval of every scalar component, unrounded."""
+        """Tabulate mean, sd and the central interval of every scalar component, unrounded.
+
+        Example:
+            >>> post.summary().loc["mu"].round(1).to_dict()
+            {'mean': 0.5, 'sd': 0.5, 'eti90_lb': -0.3, 'eti90_ub': 1.3}
+        """
         if not 0 < ci_prob < 1:
             raise ArgumentError(f"ci_prob={ci_prob!r}: expected a probability between 0 and 1.")
         return to_summary(self.draws(num, key, weighted), ci_prob)
@@ -171,6 +211,10 @@ class Posterior:
             attached) and, as far as the model knows them, `log_likelihood`, `observed_data` and `constant_data`; with
             `predictive=True` also `posterior_predictive`, new observations for every draw. Axes carry the names and
             labels that the model gives them.
+
+        Example:
+            >>> sorted(post.to_arviz(num=100).children)
+            ['log_likelihood', 'observed_data', 'posterior', 'sample_stats']
         """
         with use_precision(self.precision):
             x, log_q = self._points(num, key, weighted)
@@ -191,7 +235,12 @@ class Posterior:
         return to_datatree(theta, stats, **groups)
 
     def refine(self, steps: int | None = None, **kwargs: Any) -> "Posterior":
-        """Train on from here and return the new posterior."""
+        """Train on from here and return the new posterior.
+
+        Example:
+            >>> post.refine(steps=100, progress=False).diagnostics.verdict
+            'good'
+        """
         self._need_model("refine")
         if self._refiner is None:
             raise ArgumentError("refine() needs a posterior made by bf.fit or bf.load(path, model=...).")
@@ -224,6 +273,11 @@ class Posterior:
 
         Returns:
             The draws by name and chain, with R-hat, effective numbers of draws and a verdict.
+
+        Example:
+            >>> run = post.to_nuts(num=200, warmup=100, chains=2, progress=False)
+            >>> run.draws()["mu"].shape
+            (2, 200)
         """
         from bernflow.posterior.nuts import run_nuts
 
@@ -231,19 +285,33 @@ class Posterior:
         return run_nuts(self, model, num, warmup, chains, key, sampler, target_accept, progress)
 
     def plot(self, **kwargs: Any) -> Any:
-        """Plot the marginal densities; see `bernflow.plots.plot_posterior`."""
+        """Plot the marginal densities; see `bernflow.plots.plot_posterior`.
+
+        Example:
+            >>> post.plot().savefig("posterior.png")
+        """
         from bernflow.plots import plot_posterior
 
         return plot_posterior(self, **kwargs)
 
     def report(self, path: str | PathLike = "report.html", **kwargs: Any) -> Path:
-        """Write a report of the fit, one HTML page; see `bernflow.report.write_report`."""
+        """Write a report of the fit, one HTML page; see `bernflow.report.write_report`.
+
+        Example:
+            >>> post.report("report.html").name
+            'report.html'
+        """
         from bernflow.report import write_report
 
         return write_report(self, path, **kwargs)
 
     def save(self, path: str | PathLike) -> Path:
-        """Save to one file, whole or not at all; `bernflow.load` reads it without running code in it."""
+        """Save to one file, whole or not at all; `bernflow.load` reads it without running code in it.
+
+        Example:
+            >>> post.save("posterior.bernflow").name
+            'posterior.bernflow'
+        """
         from bernflow.posterior.archive import save
 
         return save(self, path)

@@ -1,0 +1,124 @@
+"""Make the drawings of the explanation from the code that they explain.
+
+`python docs/drawings.py` writes docs/assets/*.svg.
+"""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+
+from bernflow.flows.affine import TriangularAffine
+from bernflow.flows.autoregressive import FIRST_INCREMENT, BernsteinFlow
+from bernflow.flows.bernstein import centered_polynomial, centering, inverse_increments
+from bernflow.flows.noise import NOISES
+from bernflow.flows.tails import MAX_LOG_WEIGHT, bend
+from bernflow.plots.style import ACCENT, FIT, MUTED, house_style
+
+ASSETS = Path(__file__).parent / "assets"
+HALF_WIDTH = NOISES["normal"].half_width
+# Increments of a polynomial of order 20 that grow from left to right: the noise becomes skewed.
+INCREMENTS = 0.4 * np.exp(np.linspace(-1.3, 1.3, 20))
+
+
+def polynomial() -> Figure:
+    """Draw an increasing Bernstein polynomial as a map, with the density before and after it."""
+    z = jnp.linspace(-5.0, 5.0, 241)
+    t = (z + HALF_WIDTH) / (2 * HALF_WIDTH)
+    y, slope = centered_polynomial(jnp.asarray(INCREMENTS), t)
+    density = jnp.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
+    new_density = density / (slope / (2 * HALF_WIDTH))
+    coefficients = INCREMENTS @ centering(len(INCREMENTS))
+    with house_style():
+        figure = Figure(figsize=(6.4, 4.6), layout="constrained")
+        grid = figure.subplots(2, 2, width_ratios=(3, 1.1), height_ratios=(3, 1.1), sharex="col", sharey="row")
+        (map_axes, right), (below, empty) = grid
+        map_axes.axvspan(-HALF_WIDTH, HALF_WIDTH, color="#F1F4F7", linewidth=0)
+        map_axes.plot(z, y, color=FIT, linewidth=2)
+        nodes = np.linspace(-HALF_WIDTH, HALF_WIDTH, len(coefficients))
+        map_axes.plot(nodes, coefficients, "o", color=ACCENT, markersize=3.5, label="coefficients, increasing")
+        map_axes.legend(loc="upper left", fontsize=8.5)
+        map_axes.set_title("the map: a polynomial inside, straight lines outside", loc="left", fontsize=9.5)
+        map_axes.set_ylabel("e")
+        below.fill_between(z, density, color=MUTED, alpha=0.35, linewidth=0)
+        below.set(xlabel="noise z", yticks=[])
+        right.fill_betweenx(y, new_density, color=FIT, alpha=0.35, linewidth=0)
+        right.set(xticks=[])
+        right.set_title("density of e", loc="left", fontsize=9.5)
+        empty.axis("off")
+    return figure
+
+
+def layers() -> Figure:
+    """Draw a grid and two circles of the noise after each part of a flow of two dimensions."""
+    eye = jnp.eye(2)
+    start = BernsteinFlow(jax.random.key(0), TriangularAffine(jnp.zeros(2), eye), order=len(INCREMENTS), width=4)
+    raw = start.bias.at[0, FIRST_INCREMENT:].set(jnp.asarray(inverse_increments(INCREMENTS)))
+    bent = eqx.tree_at(lambda flow: flow.bias, start, raw)
+    lower = jnp.zeros((2, 2)).at[1, 0].set(0.35)
+    conditioned = eqx.tree_at(lambda flow: flow.skip.log_scale, bent, lower)
+    outer = TriangularAffine(jnp.array([1.0, 0.5]), jnp.array([[1.0, 0.0], [0.8, 1.0]]))
+    whole = eqx.tree_at(lambda flow: flow.outer, conditioned, outer)
+    steps, line = np.linspace(-2.5, 2.5, 11), np.linspace(-2.5, 2.5, 61)
+    across = [np.stack([line, np.full_like(line, at)], -1) for at in steps]
+    along = [np.stack([np.full_like(line, at), line], -1) for at in steps]
+    angle = np.linspace(0, 2 * np.pi, 91)
+    # Circles that hold 50 and 90 % of the noise.
+    circles = [np.sqrt(-2 * np.log(1 - p)) * np.stack([np.cos(angle), np.sin(angle)], -1) for p in (0.5, 0.9)]
+    titles = (
+        "noise",
+        "1  a polynomial per dimension",
+        "2  scales that depend on\nearlier dimensions",
+        "3  an affine map around all",
+    )
+    with house_style():
+        figure = Figure(figsize=(8.6, 2.7), layout="constrained")
+        for axes, flow, title in zip(figure.subplots(1, 4), (start, bent, conditioned, whole), titles, strict=True):
+            push = jax.jit(jax.vmap(lambda z, flow=flow: flow.transform_and_log_det(z)[0]))
+            for curves, color, width in ((across, MUTED, 0.5), (along, MUTED, 0.5), (circles, FIT, 1.8)):
+                for x in map(push, curves):
+                    axes.plot(*x.T, color=color, linewidth=width)
+            axes.set_title(title, loc="left", fontsize=8.5)
+            axes.set(xticks=[], yticks=[], xlabel="dimension 1")
+        figure.axes[0].set_ylabel("dimension 2")
+    return figure
+
+
+def tails() -> Figure:
+    """Draw normal noise with learned tails: the map, and the log density that it leads to."""
+    u = jnp.linspace(-6.0, 6.0, 241)
+    with house_style():
+        figure = Figure(figsize=(7.6, 3.1), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        for weight, color in ((0.6, ACCENT), (1.0, MUTED), (2.0, FIT), (3.5, "#009E73")):
+            raw = MAX_LOG_WEIGHT * np.arctanh(np.log(weight) / MAX_LOG_WEIGHT)
+            v, log_slope = bend(jnp.array([0.0, raw]), u)  # the left side stays normal
+            label = f"d = {weight:g}" + (" (normal)" if weight == 1 else "")
+            left.plot(u, v, color=color, label=label)
+            right.plot(v, -0.5 * u**2 - 0.5 * np.log(2 * np.pi) - log_slope, color=color)
+        left.set(xlabel="u", ylabel="sinh(d asinh u) / d", ylim=(-6, 20), xlim=(-4, 5))
+        left.legend(loc="upper left", fontsize=8.5)
+        right.set(xlabel="value after the map", ylabel="log density", ylim=(-14, 0), xlim=(-6, 25))
+    return figure
+
+
+DRAWINGS: dict[str, Callable[[], Figure]] = {"polynomial": polynomial, "layers": layers, "tails": tails}
+
+
+def main(folder: Path = ASSETS) -> None:
+    """Write every drawing; the same code gives the same files."""
+    # Text stays text, and nothing in a file depends on the time.
+    with mpl.rc_context({"svg.hashsalt": "bernflow", "svg.fonttype": "none", "font.family": "sans-serif"}):
+        for name, draw in DRAWINGS.items():
+            figure = draw()
+            figure.savefig(folder / f"{name}.svg", metadata={"Date": None}, facecolor="white")
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:2]))

@@ -1,0 +1,45 @@
+"""What MkDocs does not do by itself: kept results become pages, and links to them work as they do in the repository."""
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[1]
+# Pages of results, and what they show or link to.
+KEPT = ("results/README.md", "results/*/README.md", "results/*/*.png", "results/*/*.csv", "benchmarks/*/results/*.md")
+LINK = re.compile(r"(\]\()(?!https?:|#|mailto:)([^)#\s]+)")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the kept results to the site, at the paths that they have in the repository."""
+    for pattern in KEPT:
+        for path in sorted(ROOT.glob(pattern)):
+            uri = path.relative_to(ROOT).as_posix()
+            files.append(File.generated(config, uri, abs_src_path=str(path)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files, **_: Any) -> str:
+    """Let links that leave docs/ lead to a page of the site, or else to the repository."""
+    uri = page.file.src_uri
+    place = uri if uri.startswith(("results/", "benchmarks/")) else f"docs/{uri}"
+
+    def resolve(match: re.Match) -> str:
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(place), match[2]))
+        if target.startswith("docs/"):
+            return match[0] if place.startswith("docs/") else match[1] + _relative(target[5:], uri)
+        if files.get_file_from_path(target) is not None:
+            return match[1] + _relative(target, uri)
+        kind = "tree" if (ROOT / target).is_dir() else "blob"
+        return f"{match[1]}{config.repo_url.rstrip('/')}/{kind}/main/{target}"
+
+    return LINK.sub(resolve, markdown)
+
+
+def _relative(target: str, uri: str) -> str:
+    return posixpath.relpath(target, posixpath.dirname(uri) or ".")

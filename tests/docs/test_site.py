@@ -1,0 +1,62 @@
+"""The site builds in strict mode, with every public name, the kept results and the drawings in it."""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import bernflow
+import bernflow.numpyro
+import bernflow.plots
+
+ROOT = Path(__file__).parents[2]
+ASSETS = ROOT / "docs" / "assets"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    pytest.importorskip("mkdocs", reason="the documentation's tools are not installed")
+    folder = tmp_path_factory.mktemp("site")
+    # Not --quiet: what is not logged does not count as a warning.
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.mark.parametrize("module", [bernflow, bernflow.plots, bernflow.numpyro], ids=lambda module: module.__name__)
+def test_every_public_name_has_a_heading(site, module):
+    text = "".join(page.read_text(encoding="utf-8") for page in (site / "reference").rglob("*.html"))
+    headings = set(re.findall(r"<h2[^>]*>\s*(?:<span[^>]*>)?\s*([\w.]+)", text))
+    missing = [name for name in module.__all__ if f"{module.__name__}.{name}" not in headings]
+    assert missing == []
+
+
+def test_kept_results_and_drawings_are_there(site):
+    gallery = (site / "experiments" / "index.html").read_text(encoding="utf-8")
+    pictures = re.findall(r'<img[^>]* src="([^"]+)"', gallery)
+    assert len(pictures) >= 10
+    assert [picture for picture in pictures if not (site / "experiments" / picture).exists()] == []
+    assert (site / "results" / "cauchy" / "index.html").exists()
+    assert {path.name for path in (site / "assets").glob("*.svg")} >= {"layers.svg", "polynomial.svg", "tails.svg"}
+
+
+def test_every_page_is_in_the_navigation():
+    config = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    pages = [page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")]
+    assert [page for page in pages if not re.search(rf"\s{re.escape(page)}$", config, flags=re.MULTILINE)] == []
+
+
+def test_the_drawings_come_from_their_script(tmp_path):
+    spec = importlib.util.spec_from_file_location("drawings", ROOT / "docs" / "drawings.py")
+    drawings = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(drawings)
+    assert {f"{name}.svg" for name in drawings.DRAWINGS} == {path.name for path in ASSETS.glob("*.svg")}
+    drawings.DRAWINGS["tails"]().savefig(tmp_path / "tails.svg")
+    assert (tmp_path / "tails.svg").stat().st_size > 10_000
