@@ -70,7 +70,7 @@ def resolve_settings(
     restarts = max(check_count("restarts", restarts, usual), components or 1)
     if restarts > 1 and kind.one_start is not None:
         raise ArgumentError(
-            f"restarts={restarts}, components={components}: the family {family!r} has one start only, since "
+            f"restarts={restarts}, components={components or 1}: the family {family!r} has one start only, since "
             f"{kind.one_start}. Leave both out, or choose another family."
         )
     transformation, learning_rate = _optimizer(optimizer, kind)

@@ -139,8 +139,14 @@ def test_checksums_are_verified(saved):
 
 
 def test_newer_format_is_refused(saved):
-    rewrite(saved[1], lambda m: m.update(format_version=2, bernflow_version="9.9"))
-    with pytest.raises(FileFormatError, match=r"format version 2, written by bernflow 9\.9.*install a newer bernflow"):
+    rewrite(saved[1], lambda m: m.update(format_version=3, bernflow_version="9.9"))
+    with pytest.raises(FileFormatError, match=r"format version 3, written by bernflow 9\.9.*install a newer bernflow"):
+        load(saved[1])
+
+
+def test_older_format_is_refused(saved):
+    rewrite(saved[1], lambda m: m.update(format_version=1, bernflow_version="0.0"))
+    with pytest.raises(FileFormatError, match=r"format version 1, written by bernflow 0\.0.*fit and save it again"):
         load(saved[1])
 
 
