@@ -145,10 +145,10 @@ def run_speed(options: argparse.Namespace) -> None:
 SPEED = Command(
     "speed",
     "steps, wall time, compilation and growth, as ratios",
-    "Measure the speed of bernflow, beside the paper's flow in TensorFlow Probability, NUTS and an inverse autoregressive "
-    "flow, always as ratios of what was measured side by side in one run. Every measurement has a process of its own, one "
-    "at a time, on the default device of JAX. Writes speed.json, README.md and a picture. Run it on an idle machine. An "
-    "interrupted run goes on where it stopped; a comparison that was interrupted begins again.",
+    "Measure the speed of bernflow, beside the paper's flow in TensorFlow Probability, NUTS and an inverse "
+    "autoregressive flow, always as ratios of what was measured side by side in one run. Every measurement has a "
+    "process of its own, one at a time, on the default device of JAX. Writes speed.json, README.md and a picture. Run "
+    "it on an idle machine. An interrupted run goes on where it stopped; an interrupted comparison begins again.",
     add_speed_arguments,
     run_speed,
 )
@@ -181,7 +181,8 @@ def run(options: argparse.Namespace) -> int | None:
 COMMAND = Command(
     "benchmark",
     "measure accuracy and speed in comparison with other libraries",
-    "Measure how good and how fast fits are, in comparison with other libraries. `bernflow benchmark SUITE --help` explains one.",
+    "Measure how good and how fast fits are, in comparison with other libraries. `bernflow benchmark SUITE "
+    "--help` explains one.",
     add_arguments,
     run,
 )

@@ -45,10 +45,10 @@ def counted() -> Iterator[Count]:
     """Count the programs that XLA compiles meanwhile."""
     count = Count()
 
-    def hear_duration(event: str, seconds: float, **_: Any) -> None:
+    def hear_duration(event: str, duration_secs: float, **_: Any) -> None:
         if event == COMPILED:
             count.num += 1
-            count.seconds += seconds
+            count.seconds += duration_secs
 
     def hear(event: str, **_: Any) -> None:
         count.num_found += event == FOUND
@@ -120,9 +120,9 @@ def present(records: Sequence[Record]) -> Section:
     blocks: list[str | Table] = []
     if rows:
         blocks += [
-            "Seconds to compile the training chunk of the default flow (250 steps in one program), tracing included, by "
-            f"number of parameters. Measured exponent {exponents(records, CHUNK_CASE)[0]}; expected 0: the size of the "
-            "program does not depend on that of the arrays, except for the switch to the flow of many dimensions "
+            "Seconds to compile the training chunk of the default flow (250 steps in one program), tracing included, "
+            f"by number of parameters. Measured exponent {exponents(records, CHUNK_CASE)[0]}; expected 0: the size of "
+            "the program does not depend on that of the arrays, except for the switch to the flow of many dimensions "
             "above 64.",
             Table(("p", "seconds", "of which tracing"), rows),
         ]

@@ -94,8 +94,8 @@ def present(records: Sequence[Record]) -> Section:
     columns = ("axis", "measured exponent", f"of the {TAIL} largest", "expected")
     text = (
         "Time of a training step of the default flow against the number of parameters p, the order M and the particles "
-        f"S, the others at their defaults (p = {DIM}, M = 20, S = 32). The target is the non-centered hierarchy of eight "
-        "schools with p - 2 schools. The exponent is the slope of log time over log size."
+        f"S, the others at their defaults (p = {DIM}, M = 20, S = 32). The target is the non-centered hierarchy of "
+        "eight schools with p - 2 schools. The exponent is the slope of log time over log size."
     )
     tables = [cost_table(records, axis, axis) for axis in AXES if curve(records, axis)[0]]
     return Section([text, Table(columns, rows), *tables])

@@ -18,8 +18,9 @@ PICTURE_DPI = 130
 IDLE_LOAD = 0.5
 EXPLANATION = (
     "Times belong to this machine; what may be quoted are the ratios, whose two sides were measured side by side: in "
-    "one run, one after the other, each in a process of its own with nothing else of ours running. Ratios are the median "
-    f"over the rounds, with the least and the greatest where there are several. Every measurement is in [{FILE}]({FILE})."
+    "one run, one after the other, each in a process of its own with nothing else of ours running. Ratios are the "
+    "median over the rounds, with the least and the greatest where there are several. Every measurement is in "
+    f"[{FILE}]({FILE})."
 )
 
 
@@ -50,8 +51,8 @@ def markdown(records: Sequence[Record], command: str, with_picture: bool) -> str
             continue
         parts.append(f"## {part.title}")
         good = [r for r in mine if r["status"] == OK]
-        for block in part.present(good).blocks if good else ():
-            parts.append(block if isinstance(block, str) else block.to_markdown())
+        blocks = part.present(good).blocks if good else ()
+        parts += [block if isinstance(block, str) else block.to_markdown() for block in blocks]
         # One line per reason and subject, however many rounds it has failed in.
         failures = dict.fromkeys((r["case"], r["subject"], r["status"]) for r in mine if r["status"] != OK)
         if failures:

@@ -120,7 +120,7 @@ def measure(case: str, subject: str, settings: Mapping[str, Any]) -> Result:
         return {**time_calls(training.run, chunk, settings["seconds"]), **training.described()}
     piece, differentiated = PIECES[subject]
     with use_precision(training.settings.precision):
-        flow = pick(training.trainee.flow, jnp.asarray(0))
+        flow: Any = pick(training.trainee.flow, jnp.asarray(0))
         noise = stratified_noise(flow, jax.random.key(2), training.settings.num_particles)
         repeated = eqx.filter_jit(lambda flow, noise: _repeat(piece, training, flow, noise, chunk, differentiated))
         taken = time_calls(lambda: jax.block_until_ready(repeated(flow, noise)), chunk, settings["seconds"])
@@ -161,9 +161,9 @@ def present(records: Sequence[Record]) -> Section:
         rows.append([name, *cells])
     columns = ["piece", *(text for case in here for text in (f"µs, {case}", f"% of a step, {case}"))]
     text = (
-        "Pieces of a step of the default flow, each compiled and timed by itself; basis, conditioner and flow with their "
-        "gradients. Approximate: in a step XLA fuses what follows each other, so that the shares do not add up to 100 %, "
-        "and the flow contains the two pieces above it."
+        "Pieces of a step of the default flow, each compiled and timed by itself; basis, conditioner and flow with "
+        "their gradients. Approximate: in a step XLA fuses what follows each other, so that the shares do not add up "
+        "to 100 %, and the flow contains the two pieces above it."
     )
     return Section([text, Table(columns, rows)])
 

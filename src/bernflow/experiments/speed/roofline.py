@@ -28,11 +28,10 @@ def cases(scale: Scale) -> list[Case]:
 
 def measure(case: str, subject: str, settings: Mapping[str, Any]) -> Result:
     """Time steps and divide what XLA says that one costs by it."""
-    make = lambda: schools(settings["dim"])  # noqa: E731
-    training = Training(make, settings, settings["chunk"])
+    training = Training(lambda: schools(settings["dim"]), settings, settings["chunk"])
     taken = time_calls(training.run, settings["chunk"], settings["seconds"])
     # XLA counts the body of a loop once, whatever its length: the costs are those of one step.
-    single = Training(make, settings, 1)
+    single = Training(lambda: schools(settings["dim"]), settings, 1)
     with use_precision(single.settings.precision):
         lowered = single.lower()
         before, after = _costs(lowered), _costs(lowered.compile())

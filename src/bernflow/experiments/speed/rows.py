@@ -113,7 +113,7 @@ def _time_streamed(folder: Path, settings: Mapping[str, Any]) -> Result:
         flow = chosen.family.build(
             jax.random.key(0), chosen.spec(target.dim), jnp.zeros(target.dim), jnp.eye(target.dim)
         )
-        state = [joint.begin(flow, model, method), 0]
+        state: list[Any] = [joint.begin(flow, model, method), 0]
         # Where the control variates stand changes nothing in the cost of a step.
         anchor = joint.Anchor(jnp.zeros(target.dim), jnp.zeros(()), jnp.zeros(target.dim))
         chunk = 2 * joint.CHUNK

@@ -22,8 +22,8 @@ from bernflow.experiments.study.records import Record, load_records, save_record
 FILE = "speed.json"
 MACHINE = "machine"
 NOTES = (
-    "One record per measurement; the first describes the machine. seconds: median per step. Times are comparable within "
-    "one case and round, which were measured in one run, and nowhere else.",
+    "One record per measurement; the first describes the machine. seconds: median per step. Times are comparable "
+    "within one case and round, which were measured in one run, and nowhere else.",
 )
 # What must agree for figures to stand in one file.
 SAME = ("processor", "cores", "platform", "device")

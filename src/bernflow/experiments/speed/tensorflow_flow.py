@@ -36,7 +36,7 @@ def load() -> tuple[Any, Any, Any]:
 
 
 class TensorflowFlow:
-    """q(x) = the push-forward of N(0, I) by an autoregressive Bernstein polynomial of sigmoid(softplus(alpha) z + beta).
+    """N(0, I) pushed forward by autoregressive Bernstein polynomials of sigmoid(softplus(alpha) z + beta).
 
     Args:
         dim: number of dimensions p.

@@ -91,7 +91,7 @@ class Training:
         """Trace the chunk and translate it for XLA."""
         with use_precision(self.settings.precision):
             positional, named = self.arguments
-            return run_chunk.lower(*positional, **named)
+            return run_chunk.lower(*positional, **named)  # type: ignore[attr-defined]
 
     def run(self) -> None:
         """Run one chunk and look at what it saw, as `bf.fit` does."""
