@@ -65,17 +65,17 @@ def counted() -> Iterator[Count]:
 def cases(scale: Scale) -> list[Case]:
     """Return the chunk at several sizes, and whole fits."""
     sizes = scale.pick(tiny=(4, 6), quick=(10, 100), normal=(10, 30, 100, 300, 1000))
-    steps = {"steps": scale.pick(tiny=20, quick=None, normal=None)}
+    fit = {"fit": scale.pick(tiny={"steps": 20}, quick={}, normal={})}
     return [
         Case(CHUNK_CASE, {str(p): {"dim": p} for p in sizes}, scale.rounds),
-        Case(FIT_CASE, {SECOND: steps, CACHE: steps}, 1),
+        Case(FIT_CASE, {SECOND: fit, CACHE: fit}, 1),
     ]
 
 
 def measure(case: str, subject: str, settings: Mapping[str, Any]) -> Result:
     """Compile one chunk, or fit twice and count."""
     if case == CHUNK_CASE:
-        training = Training(lambda: schools(settings["dim"]), {})
+        training = Training(lambda: schools(settings["dim"]), settings)
         began = time.perf_counter()
         lowered = training.lower()
         traced = time.perf_counter()
@@ -84,7 +84,7 @@ def measure(case: str, subject: str, settings: Mapping[str, Any]) -> Result:
         done = time.perf_counter()
         return {"seconds": done - began, "trace_seconds": traced - began, **training.described()}
     if subject == SECOND:
-        return _fit_twice(settings["steps"], forget=False)
+        return _fit_twice(settings["fit"], forget=False)
     with tempfile.TemporaryDirectory(prefix="bernflow-cache-") as folder:
         jax.config.update("jax_enable_compilation_cache", True)
         jax.config.update("jax_compilation_cache_dir", folder)
@@ -92,12 +92,12 @@ def measure(case: str, subject: str, settings: Mapping[str, Any]) -> Result:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
         try:
-            return _fit_twice(settings["steps"], forget=True)
+            return _fit_twice(settings["fit"], forget=True)
         finally:
             jax.config.update("jax_compilation_cache_dir", None)
 
 
-def _fit_twice(steps: int | None, forget: bool) -> Result:
+def _fit_twice(told: Mapping[str, Any], forget: bool) -> Result:
     """Fit with two keys; forgetting what is compiled in between leaves the second fit what lies on disk."""
     benchmark = BENCHMARKS[TARGET]
     result: Result = {"device": jax.devices()[0].device_kind}
@@ -107,7 +107,7 @@ def _fit_twice(steps: int | None, forget: bool) -> Result:
         began = time.perf_counter()
         with warnings.catch_warnings(), counted() as count:
             warnings.simplefilter("ignore")
-            bf.fit(benchmark.model, *benchmark.args, key=key, steps=steps, progress=False)
+            bf.fit(benchmark.model, *benchmark.args, key=key, progress=False, **told)
         result |= {f"{name}_seconds": time.perf_counter() - began, **count.described(name)}
     return result
 

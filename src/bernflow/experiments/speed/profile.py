@@ -115,7 +115,7 @@ def cases(scale: Scale) -> list[Case]:
 def measure(case: str, subject: str, settings: Mapping[str, Any]) -> Result:
     """Time one piece, repeated in a compiled loop as the steps are."""
     chunk = settings["chunk"]
-    training = Training(lambda: schools(settings["dim"]), {}, chunk)
+    training = Training(lambda: schools(settings["dim"]), settings, chunk)
     if subject == WHOLE:
         return {**time_calls(training.run, chunk, settings["seconds"]), **training.described()}
     piece, differentiated = PIECES[subject]

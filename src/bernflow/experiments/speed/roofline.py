@@ -34,7 +34,7 @@ def measure(case: str, subject: str, settings: Mapping[str, Any]) -> Result:
     single = Training(lambda: schools(settings["dim"]), settings, 1)
     with use_precision(single.settings.precision):
         lowered = single.lower()
-        before, after = _costs(lowered), _costs(lowered.compile())
+        before, after = costs(lowered.lowered), costs(lowered.compile().compiled)
     # Products that the compiler hands to a library (cuBLAS) are no longer counted after it.
     flops = max(before.get("flops", 0.0), after.get("flops", 0.0))
     moved = after.get("bytes accessed", 0.0)
@@ -50,7 +50,7 @@ def measure(case: str, subject: str, settings: Mapping[str, Any]) -> Result:
     }
 
 
-def _costs(stage: Any) -> Mapping[str, float]:
+def costs(stage: Any) -> Mapping[str, float]:
     """Return XLA's cost analysis; some versions wrap it into a list."""
     found = stage.cost_analysis() or {}
     return found[0] if isinstance(found, list) else found

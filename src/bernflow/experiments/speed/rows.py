@@ -57,7 +57,7 @@ def measure(case: str, subject: str, settings: Mapping[str, Any]) -> Result:
     if case == MEMORY:
         num = settings["num_rows"]
         chunk = int(np.clip(MAX_WORK / (32 * num), 1, 50))
-        training = Training(lambda: regression(num, NUM_PREDICTORS), {}, chunk)
+        training = Training(lambda: regression(num, NUM_PREDICTORS), settings, chunk)
         return {**time_calls(training.run, chunk, settings["seconds"]), **training.described()}
     # Beside the temporary files of the system, which may lie in memory: TMPDIR says where.
     with tempfile.TemporaryDirectory(prefix="bernflow-rows-") as folder:

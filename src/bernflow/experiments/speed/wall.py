@@ -52,7 +52,7 @@ def cases(scale: Scale) -> list[Case]:
     steps = scale.pick(tiny=40, quick=5_000, normal=20_000)
     guide = {"steps": steps, "block": scale.pick(tiny=20, quick=500, normal=500), "num_particles": 10}
     subjects: dict[str, dict[str, Any]] = {
-        OURS: {"steps": scale.pick(tiny=20, quick=None, normal=None)},
+        OURS: {"fit": scale.pick(tiny={"steps": 20}, quick={}, normal={})},
         **{name: {"chain_method": how, "warmup": length, "samples": length} for name, how in NUTS.items()},
         IAF: {**guide, "learning_rate": 5e-3, "num_draws": scale.pick(tiny=100, quick=4_000, normal=20_000)},
     }
@@ -78,7 +78,7 @@ def time_ours(benchmark: Benchmark, settings: Mapping[str, Any]) -> Result:
         began = time.perf_counter()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a poor verdict warns; it is in the record
-            post = bf.fit(benchmark.model, *benchmark.args, key=key, steps=settings["steps"], progress=False)
+            post = bf.fit(benchmark.model, *benchmark.args, key=key, progress=False, **settings["fit"])
         seconds.append(time.perf_counter() - began)
         if post.settings["interrupted"]:
             raise KeyboardInterrupt  # half a fit is no result to keep

@@ -1,5 +1,6 @@
 """Every part measures something at its tiniest; nothing here asserts a time."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,8 +24,14 @@ def settings_of(part, case, subject):
     return next(c for c in part.cases(TINY) if c.name == case).subjects[subject]
 
 
-def run(part, case, subject):
-    found = measure(part.name, case, subject, 0, dict(settings_of(part, case, subject)))
+# A family that is compiled in a second; what is tested is not the flow.
+LIGHT = {"family": "gaussian"}
+# A fit that looks for no start.
+PAPER = {"family": "bernstein-paper", "steps": 20, "order": 5}
+
+
+def run(part, case, subject, **more):
+    found = measure(part.name, case, subject, 0, {**settings_of(part, case, subject), **more})
     assert found["status"] == "ok"
     assert isinstance(found["device"], str)
     return found
@@ -40,18 +47,22 @@ def test_regression_has_the_rows_asked_for():
     assert (x.shape, y.shape, b.shape) == ((7, 3), (7,), (3,))
 
 
-@pytest.mark.parametrize("subject", [steps.PAPER_SINGLE, steps.DEFAULT])
-def test_steps_are_those_of_a_fit(subject):
-    found = run(steps.PART, steps.CASE, subject)
-    expected = (50, 10, "float32") if subject == steps.PAPER_SINGLE else (20, 32, "float64")
-    assert (found["order"], found["num_particles"], found["precision"]) == expected
-    assert found["dim"] == 10
+def test_steps_are_those_of_the_paper():
+    found = run(steps.PART, steps.CASE, steps.PAPER_SINGLE)
+    assert (found["dim"], found["order"], found["num_particles"], found["precision"]) == (10, 50, 10, "float32")
     assert np.isfinite(found["elbo"])
     assert found["seconds"] > 0
 
 
+def test_the_default_flow_has_its_own_setting():
+    training = Training(lambda: schools(4), settings_of(steps.PART, steps.CASE, steps.DEFAULT))
+    found = training.described()
+    assert (found["order"], found["num_particles"], found["precision"]) == (20, 32, "float64")
+    assert training.arguments[1]["use_score"]
+
+
 def test_training_trains():
-    training = Training(lambda: schools(4), {}, chunk=200)
+    training = Training(lambda: schools(4), LIGHT, chunk=200)
     training.run()
     first = training.elbo
     for _ in range(4):
@@ -59,20 +70,22 @@ def test_training_trains():
     assert training.elbo > first
 
 
-@pytest.mark.parametrize(("case", "name"), [("M", "order"), ("S", "num_particles")])
-def test_growth_changes_one_size(case, name):
+@pytest.mark.parametrize(("case", "name"), [("p", "dim"), ("M", "order"), ("S", "num_particles")])
+def test_growth_changes_one_size(case, name, monkeypatch):
+    monkeypatch.setattr(growth, "time_calls", lambda call, units, seconds: {"seconds": 1.0})
     (least, most) = next(c for c in growth.PART.cases(TINY) if c.name == case).subjects
     assert run(growth.PART, case, most)[name] == int(most) > int(least)
 
 
 def test_restarts_are_trained_at_once():
-    assert run(growth.RESTARTS_PART, growth.RESTARTS, "2")["restarts"] == 2
+    assert run(growth.RESTARTS_PART, growth.RESTARTS, "2", **LIGHT)["restarts"] == 2
 
 
 def test_rows_in_memory():
-    assert run(rows.PART, rows.MEMORY, "100")["dim"] == 4
+    assert run(rows.PART, rows.MEMORY, "100", **LIGHT)["dim"] == 4
 
 
+@pytest.mark.slow
 def test_rows_from_a_file():
     found = run(rows.PART, rows.STREAMED, "1000")
     assert found["file_bytes"] >= 1000 * 4 * 4
@@ -97,23 +110,33 @@ def test_compilations_are_counted():
         assert count.num == expected
 
 
+@pytest.mark.slow
 def test_a_second_fit_compiles_less():
-    found = run(compiling.PART, compiling.FIT_CASE, compiling.SECOND)
+    found = run(compiling.PART, compiling.FIT_CASE, compiling.SECOND, fit=PAPER)
     assert 0 <= found["second_compilations"] < found["first_compilations"]
     assert found["second_found"] == 0
 
 
+@pytest.mark.slow
+def test_a_cache_on_disk_is_found():
+    found = run(compiling.PART, compiling.FIT_CASE, compiling.CACHE, fit=PAPER)
+    assert found["second_found"] > 0
+    assert found["second_compilations"] < found["first_compilations"]
+
+
 def test_a_chunk_is_compiled():
-    found = run(compiling.PART, compiling.CHUNK_CASE, "4")
+    found = run(compiling.PART, compiling.CHUNK_CASE, "4", **LIGHT)
     assert 0 < found["trace_seconds"] < found["seconds"]
 
 
 @pytest.mark.parametrize("subject", ["optimizer", profile.WHOLE])
 def test_pieces_of_a_step_are_timed(subject):
-    assert run(profile.PART, "p = 4", subject)["dim"] == 4
+    assert run(profile.PART, "p = 4", subject, **LIGHT)["dim"] == 4
 
 
-@pytest.mark.parametrize(("dim", "kind"), [(4, BernsteinFlow), (66, WideBernsteinFlow)])
+@pytest.mark.parametrize(
+    ("dim", "kind"), [(4, BernsteinFlow), pytest.param(66, WideBernsteinFlow, marks=pytest.mark.slow)]
+)
 def test_every_piece_depends_on_what_it_is_given(dim, kind):
     training = Training(lambda: schools(dim), {}, 1)
     with jax.enable_x64(True):
@@ -123,29 +146,35 @@ def test_every_piece_depends_on_what_it_is_given(dim, kind):
         other = Noise(noise.z + 0.1, noise.log_ratio)
         # The read-outs of a new flow are zero.
         flow = jax.tree.map(lambda leaf: leaf + 0.01 if jnp.issubdtype(leaf.dtype, jnp.inexact) else leaf, flow)
-        for name, (piece, _) in profile.PIECES.items():
-            one = piece(training, flow, noise)
-            assert jnp.isfinite(one), name
-            if name != "optimizer":
-                assert one != piece(training, flow, other), name
+
+        @eqx.filter_jit
+        def evaluate(flow, noise):
+            return {name: piece(training, flow, noise) for name, (piece, _) in profile.PIECES.items()}
+
+        one, two = evaluate(flow, noise), evaluate(flow, other)
+    for name in profile.PIECES:
+        assert np.isfinite(one[name]), name
+        assert (one[name] != two[name]) == (name != "optimizer"), name
 
 
 def test_roofline_counts_operations():
-    found = run(roofline.PART, roofline.CASE, "p = 4, S = 4")
+    found = run(roofline.PART, roofline.CASE, "p = 4, S = 4", **LIGHT)
     assert found["flops"] >= found["flops_after_compilation"] > 0
     assert found["bytes_per_second"] == pytest.approx(found["bytes"] / found["seconds"])
 
 
 def test_operations_of_a_step_do_not_depend_on_the_length_of_a_chunk():
     def flops(chunk):
-        return roofline._costs(Training(lambda: schools(4), {}, chunk).lower())["flops"]
+        return roofline.costs(Training(lambda: schools(4), LIGHT, chunk).lower().lowered)["flops"]
 
     assert flops(50) < 3 * flops(1)
 
 
-@pytest.mark.parametrize("subject", [wall.OURS, wall.IAF, "NUTS, vectorized"])
+@pytest.mark.parametrize(
+    "subject", [wall.OURS, *(pytest.param(name, marks=pytest.mark.slow) for name in (wall.IAF, "NUTS, vectorized"))]
+)
 def test_wall_time_with_what_was_reached(subject):
-    found = run(wall.PART, "toy-regression", subject)
+    found = run(wall.PART, "toy-regression", subject, fit=PAPER)
     assert min(found["cold_seconds"], found["warm_seconds"]) > 0
     if subject == "NUTS, vectorized":
         assert (found["chain_method"], found["verdict"]) == ("vectorized", "poor")
