@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from bernflow.experiments.speed import growth, rows, steps
 from bernflow.experiments.speed.clock import median_of
@@ -65,5 +66,7 @@ def _draw_curve(axes: Axes, label: str, sizes: Sequence[float], seconds: Sequenc
     )
     axes.set_xscale("log")
     axes.set_yscale("log")
+    # Between two powers of ten numbers would run into each other.
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel(label)
     axes.set_ylabel("ms per step")

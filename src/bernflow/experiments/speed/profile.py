@@ -157,7 +157,7 @@ def present(records: Sequence[Record]) -> Section:
             mine = [r for r in records if r["case"] == case]
             shares = [100.0 * value for value in ratios(mine, "seconds", name, WHOLE)]
             known = medians.get((case, name))
-            cells += [None if known is None else 1e6 * known, spread(shares, 2)]
+            cells += [None if known is None else 1e6 * known, spread(shares)]
         rows.append([name, *cells])
     columns = ["piece", *(text for case in here for text in (f"µs, {case}", f"% of a step, {case}"))]
     text = (

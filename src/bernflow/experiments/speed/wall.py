@@ -1,5 +1,6 @@
 """Part `wall`: the time from the call to the verdict, beside NUTS and an inverse autoregressive flow."""
 
+import statistics
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,7 @@ from bernflow.experiments.targets import BENCHMARKS, Benchmark
 OURS, IAF = "bernflow", "AutoIAFNormal"
 NUTS = {"NUTS, vectorized": "vectorized", "NUTS, parallel": "parallel"}
 M2 = "melanoma-m2"
+TIMES = ("cold_seconds", "warm_seconds")
 EVALUATION_SEED = 10_000
 
 
@@ -95,44 +97,58 @@ def time_ours(benchmark: Benchmark, settings: Mapping[str, Any]) -> Result:
 
 def present(records: Sequence[Record]) -> Section:
     """Show one table over all posteriors; of the two ways to run chains the faster."""
-    warm, cold = median_of(records, "warm_seconds"), median_of(records, "cold_seconds")
-    rows = []
-    for name, benchmark in TARGETS.items():
-        mine = [r for r in records if r["case"] == name]
-        chains = [s for s in NUTS if (name, s) in warm]
-        fastest = [min(chains, key=lambda s, name=name: warm[name, s])] if chains else []
-        for subject in (OURS, *fastest, IAF):
-            if (name, subject) in warm:
-                one = next(r for r in mine if r["subject"] == subject)
-                compared = [
-                    "" if subject == OURS else spread(ratios(mine, which, subject, OURS))
-                    for which in ("cold_seconds", "warm_seconds")
-                ]
-                times = (f"{cold[name, subject]:.3g}", f"{warm[name, subject]:.3g}")
-                rows.append([benchmark.title, _label(one), *times, *compared, _quality(one)])
+    rows = [row for name in TARGETS for row in _rows([r for r in records if r["case"] == name])]
+    lengths = {(r["settings"]["warmup"], r["settings"]["samples"]) for r in records if r["subject"] in NUTS}
+    chains = " or ".join(f"{warmup:,} steps of warmup and {num:,} draws each" for warmup, num in sorted(lengths))
     columns = ("posterior", "method", "cold (s)", "warm (s)", "cold / ours", "warm / ours", "reached")
     text = (
         "Seconds from the call to the verdict, on the default device and in its default precision. Cold: in a new "
         "process, compilation included (imports are not). Warm: a second call in the same process, with another key. "
-        "bernflow: `bf.fit` with its defaults, which ends by itself. NUTS: four chains of NumPyro, 1,000 steps of "
-        "warmup and 1,000 draws each, and its convergence figures; the faster way to run the chains is shown. "
-        "AutoIAFNormal: Adam with a cosine decay, until it is within 0.001 nats or 5 % of the best KL that it reaches; "
-        "what it takes to judge it is not counted."
+        "bernflow: `bf.fit` with its defaults, which ends by itself. "
+        f"NUTS: four chains of NumPyro ({chains or 'not run'}), and its convergence figures; the faster way to run the "
+        "chains is shown. AutoIAFNormal: Adam with a cosine decay, until it is within 0.001 nats or 5 % of the best KL "
+        "that it reaches; what it takes to judge it is not counted."
     )
     return Section([text, Table(columns, rows)])
 
 
-def _label(record: Record) -> str:
-    return f"NUTS, {record['chain_method']} chains" if "chain_method" in record else record["subject"]
+def _rows(records: Sequence[Record]) -> list[list[str]]:
+    """Return the lines of one posterior."""
+    times = {which: {s: t for (_, s), t in median_of(records, which).items()} for which in TIMES}
+    rows = []
+    for label, names in ((OURS, (OURS,)), ("NUTS", tuple(NUTS)), (IAF, (IAF,))):
+        run = [name for name in names if name in times["warm_seconds"]]
+        if not run:
+            continue
+        # The faster way cold may be the slower one warm: each time is that of the faster.
+        best = [min(run, key=lambda s, which=which: times[which][s]) for which in TIMES]
+        mine = [r for r in records if r["subject"] == best[1]]
+        if label == "NUTS":
+            how = [next(r["chain_method"] for r in records if r["subject"] == name) for name in best]
+            label = f"NUTS, {how[0]} chains" if how[0] == how[1] else f"NUTS, {how[0]} chains cold, {how[1]} warm"
+        shown = [f"{times[which][name]:.3g}" for which, name in zip(TIMES, best, strict=True)]
+        compared = [spread(ratios(records, which, name, OURS)) for which, name in zip(TIMES, best, strict=True)]
+        rows.append(
+            [TARGETS[mine[0]["case"]].title, label, *shown, *(["", ""] if label == OURS else compared), _quality(mine)]
+        )
+    return rows
 
 
-def _quality(record: Record) -> str:
-    if "min_ess" in record:
-        return f"{record['min_ess']:.0f} effective draws ({record['verdict']})"
-    verdict = f" ({record['verdict']})" if record.get("verdict") else ""
-    if record.get("kl") is not None:
-        return f"KL {number(float(record['kl']))}{verdict}"
-    return f"ELBO {record['elbo']:.4f}, ESS {record['ess_fraction']:.1%}{verdict}"
+def _quality(records: Sequence[Record]) -> str:
+    """Say what was reached, median over the rounds."""
+
+    def middle(name: str) -> float | None:
+        values = [float(r[name]) for r in records if r.get(name) is not None]
+        return statistics.median(values) if values else None
+
+    verdicts = "/".join(dict.fromkeys(r["verdict"] for r in records if r.get("verdict")))
+    verdict = f" ({verdicts})" if verdicts else ""
+    effective, kl, elbo, ess = (middle(name) for name in ("min_ess", "kl", "elbo", "ess_fraction"))
+    if effective is not None:
+        return f"{effective:.0f} effective draws{verdict}"
+    if kl is not None:
+        return f"KL {number(kl)}{verdict}"
+    return "" if elbo is None or ess is None else f"ELBO {elbo:.4f}, ESS {ess:.1%}{verdict}"
 
 
 PART = Part("wall", "From the call to the verdict", cases, measure, present)
