@@ -70,6 +70,19 @@ def test_an_interrupted_comparison_begins_again(tmp_path):
     assert all(len(found) == 1 for found in runs.values())
 
 
+def test_two_runs_are_never_compared(tmp_path):
+    run(tmp_path, Runner(**{"2": "failed: E"}), parts=["restarts"])
+    one = Suite(Options("tiny", tmp_path, ["restarts"]), lambda line: None, Runner(stop_after=1))
+    with pytest.raises(KeyboardInterrupt):
+        one.run()
+    assert [r.get("subject") for r in one.sorted_records()] == [None, "1"]  # the other one was of the run before
+    run(tmp_path, parts=["restarts"])
+    text = (tmp_path / FILE).read_text()
+    last = text.rindex('"run": "')
+    (tmp_path / FILE).write_text(text[:last] + text[last:].replace('"run": "', '"run": "another '))
+    assert len(run(tmp_path, parts=["restarts"])[0].asked) == 2
+
+
 def test_rounds_alternate(tmp_path):
     runner, _ = run(tmp_path, scale="normal", parts=["restarts"])
     assert [(t.arguments["round"], t.arguments["subject"]) for t in runner.tasks] == [
