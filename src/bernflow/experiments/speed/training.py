@@ -75,7 +75,7 @@ class Training:
             rate = RATE * min(1.0, FULL_RATE_DIM / dim)
             self._key = jax.random.key(1)
             self._rates, self._powers = jnp.full(chunk, rate), jnp.zeros(num)
-        self.elbo = float("nan")
+        self.elbo: float | None = None  # nothing has run
 
     @property
     def arguments(self) -> tuple[tuple, dict[str, Any]]:
