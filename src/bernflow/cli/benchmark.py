@@ -1,4 +1,4 @@
-"""`bernflow benchmark`: measure how good fits are, in comparison with other libraries."""
+"""`bernflow benchmark`: measure how good and how fast fits are, in comparison with other libraries."""
 
 import argparse
 import sys
@@ -9,6 +9,9 @@ from bernflow.experiments.accuracy import page
 from bernflow.experiments.accuracy.cases import GROUPS, all_cases
 from bernflow.experiments.accuracy.methods import METHODS
 from bernflow.experiments.accuracy.suite import TIERS, Options, Suite
+from bernflow.experiments.speed import page as speed_page
+from bernflow.experiments.speed import suite as speed
+from bernflow.experiments.speed.catalogue import PARTS
 from bernflow.files import ensure_writable
 
 
@@ -81,8 +84,77 @@ ACCURACY = Command(
     run_accuracy,
 )
 
+
+def add_speed_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the speed suite."""
+    parser.add_argument("--parts", nargs="+", choices=tuple(PARTS), metavar="PART", help=f"some of: {', '.join(PARTS)}")
+    scale = parser.add_mutually_exclusive_group()
+    scale.add_argument("--quick", action="store_const", const="quick", dest="scale", help="minutes instead of hours")
+    scale.add_argument("--full", action="store_const", const="full", dest="scale", help="also 10^8 rows from a file")
+    scale.add_argument("--tiny", action="store_const", const="tiny", dest="scale", help="only show that it works")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="folder for the results (default: results/speed, or results-quick/speed, results-tiny/speed)",
+    )
+    parser.add_argument(
+        "--time-limit",
+        type=float,
+        default=3600.0,
+        metavar="SECONDS",
+        help="most that one measurement may take (default: 3600)",
+    )
+    parser.add_argument("--peak-flops", type=float, metavar="X", help="most operations per second of the device")
+    parser.add_argument("--peak-bandwidth", type=float, metavar="X", help="most bytes per second of its memory")
+    parser.add_argument("--fresh", action="store_true", help="repeat what an earlier run has finished")
+    parser.add_argument("--list", action="store_true", help="list the parts and stop")
+
+
+def run_speed(options: argparse.Namespace) -> None:
+    """Measure what is missing, write the page, say where it is."""
+    if options.list:
+        for name, part in PARTS.items():
+            print(f"{name:<10} {part.title}")
+        return
+    scale = options.scale or "normal"
+    out = options.out or Path("results" if scale in ("normal", "full") else f"results-{scale}", "speed")
+    suite = speed.Suite(
+        speed.Options(
+            scale=scale,
+            out=ensure_writable(out).resolve(),
+            parts=options.parts,
+            fresh=options.fresh,
+            time_limit=options.time_limit,
+            peak_flops=options.peak_flops,
+            peak_bandwidth=options.peak_bandwidth,
+        ),
+        say=lambda line: print(line, file=sys.stderr, flush=True),
+    )
+    try:
+        suite.run()
+    finally:
+        # An interrupted run has its page, too.
+        records = suite.sorted_records()
+        if records:
+            chosen = "" if scale == "normal" else f" --{scale}"
+            speed_page.write(out, records, f"bernflow benchmark speed{chosen}")
+            print(out / "README.md")
+
+
+SPEED = Command(
+    "speed",
+    "steps, wall time, compilation and growth, as ratios",
+    "Measure the speed of bernflow, beside the paper's flow in TensorFlow Probability, NUTS and an inverse "
+    "autoregressive flow, always as ratios of what was measured side by side in one run. Every measurement has a "
+    "process of its own, one at a time, on the default device of JAX. Writes speed.json, README.md and a picture. Run "
+    "it on an idle machine. An interrupted run goes on where it stopped; an interrupted comparison begins again.",
+    add_speed_arguments,
+    run_speed,
+)
+
 # Every suite is a command inside of this one.
-SUITES: tuple[Command, ...] = (ACCURACY,)
+SUITES: tuple[Command, ...] = (ACCURACY, SPEED)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -108,8 +180,9 @@ def run(options: argparse.Namespace) -> int | None:
 
 COMMAND = Command(
     "benchmark",
-    "measure accuracy in comparison with other libraries",
-    "Measure how good fits are, in comparison with other libraries. `bernflow benchmark SUITE --help` explains one.",
+    "measure accuracy and speed in comparison with other libraries",
+    "Measure how good and how fast fits are, in comparison with other libraries. `bernflow benchmark SUITE "
+    "--help` explains one.",
     add_arguments,
     run,
 )

@@ -58,5 +58,11 @@ FEATURES = (
     Feature("semistructured", "formulas", "bf.SemiStructured(formula=...)", ("formulaic",)),
     Feature("networks", "Flax networks", "bf.Model(network=...)", ("flax",)),
     Feature("images", "pictures of the melanoma experiment", "bernflow data melanoma", ("pyarrow", "pillow")),
+    Feature(
+        "speed",
+        "the paper's flow in TensorFlow Probability",
+        "bernflow benchmark speed",
+        ("tensorflow-cpu", "tensorflow-probability", "tf-keras"),
+    ),
     Feature("zarr", "draws as Zarr", "bernflow fit --format zarr", ("zarr",)),
 )

@@ -55,6 +55,32 @@ def test_lists_targets_and_methods(capsys):
         assert words in out
 
 
+def speed_runner(tasks, jobs, seconds):
+    machine = {"processor": "abacus", "cores": 1, "memory_gb": None, "system": "s", "python": "3", "platform": "cpu"}
+    machine |= {"device": "1 x cpu", "load": None, "packages": {}}
+    for task in tasks:
+        yield task, {"status": "ok", "seconds": 0.5, **machine}
+
+
+def test_speed_writes_and_names_its_page(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(benchmark.speed, "Suite", functools.partial(benchmark.speed.Suite, runner=speed_runner))
+    monkeypatch.chdir(tmp_path)
+    for option, folder in (("--tiny", "results-tiny"), ("--quick", "results-quick"), ("--full", "results")):
+        code, out, err = run(capsys, "speed", option, "--parts", "restarts")
+        assert (code, out) == (0, f"{folder}/speed/README.md\n")
+        assert "restarts, restarts, 1, round 1: seconds 0.5" in err
+        page = (tmp_path / folder / "speed" / "README.md").read_text(encoding="utf-8")
+        assert "Measured on abacus, 1 cores; JAX computes on 1 x cpu (cpu)." in page
+        assert f"Made by `bernflow benchmark speed {option}`." in page
+        assert (tmp_path / folder / "speed" / "speed.json").is_file()
+
+
+def test_lists_parts(capsys):
+    code, out, _ = run(capsys, "speed", "--list")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()][:3] == ["steps", "wall", "growth"]
+
+
 def test_every_suite_explains_itself(capsys):
     for suite in benchmark.SUITES:
         code, out, _ = run(capsys, suite.name, "--help")
@@ -70,6 +96,9 @@ def test_every_suite_explains_itself(capsys):
         (("speeed",), 2, "invalid choice: 'speeed'"),
         (("accuracy", "--tier", "huge"), 2, "invalid choice: 'huge'"),
         (("accuracy", "--targets", "fnnel", "--out", "x"), 1, "There is no target fnnel"),
+        (("speed", "--parts", "stps"), 2, "invalid choice: 'stps'"),
+        (("speed", "--quick", "--full"), 2, "not allowed with argument"),
+        (("speed", "--time-limit", "0", "--out", "x"), 1, "--time-limit 0: expected a positive number"),
         (("accuracy", "--keys", "0", "--out", "x"), 1, "--keys 0: expected a whole number"),
     ],
 )

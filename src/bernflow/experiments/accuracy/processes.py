@@ -29,7 +29,9 @@ class Running:
     deadline: float
 
 
-def run_apart(tasks: Sequence[Task], jobs: int, seconds: float) -> Iterator[tuple[Task, Result]]:
+def run_apart(
+    tasks: Sequence[Task], jobs: int, seconds: float, platform: str | None = "cpu"
+) -> Iterator[tuple[Task, Result]]:
     """Run tasks, each in a fresh process, and yield them with their results as they end.
 
     A task that fails, dies or exceeds the time has the result {"status": reason}.
@@ -38,6 +40,8 @@ def run_apart(tasks: Sequence[Task], jobs: int, seconds: float) -> Iterator[tupl
         tasks: what to do.
         jobs: number of processes at once.
         seconds: time limit of one task.
+        platform: what JAX computes on, so that all methods are compared on the same kind of processor; None leaves it
+            to JAX.
     """
     waiting = list(tasks)
     running: list[Running] = []
@@ -47,7 +51,7 @@ def run_apart(tasks: Sequence[Task], jobs: int, seconds: float) -> Iterator[tupl
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
-                running.append(_start(waiting.pop(0), seconds))
+                running.append(_start(waiting.pop(0), seconds, platform))
             left = min(r.deadline for r in running) - time.monotonic()
             multiprocessing.connection.wait([r.results for r in running], timeout=max(0.0, left))
             for one in [r for r in running if r.results.poll() or time.monotonic() >= r.deadline]:
@@ -58,20 +62,20 @@ def run_apart(tasks: Sequence[Task], jobs: int, seconds: float) -> Iterator[tupl
             _end(one)
 
 
-def _start(task: Task, seconds: float) -> Running:
+def _start(task: Task, seconds: float, platform: str | None) -> Running:
     # A forked process would inherit the threads of JAX in an undefined state.
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(task, theirs), daemon=True)
+    process = context.Process(target=_work, args=(task, theirs, platform), daemon=True)
     process.start()
     theirs.close()  # so that the end of the process closes the pipe
     return Running(task, process, ours, time.monotonic() + seconds)
 
 
-def _work(task: Task, results: Connection) -> None:
+def _work(task: Task, results: Connection, platform: str | None) -> None:
     """Do a task in this process, which has nothing else to do."""
-    # All methods are compared on the same kind of processor.
-    jax.config.update("jax_platforms", "cpu")
+    if platform is not None:
+        jax.config.update("jax_platforms", platform)
     try:
         result = run_task(task)
     except Exception as error:

@@ -1,0 +1,76 @@
+"""Part `roofline`: arithmetic and memory traffic of large steps, against what the device can do."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+
+from bernflow.experiments.speed.clock import time_calls
+from bernflow.experiments.speed.part import Case, Part, Scale, Section
+from bernflow.experiments.speed.training import Training, schools
+from bernflow.experiments.study.plan import Result
+from bernflow.experiments.study.records import Record
+from bernflow.experiments.study.tables import Table
+from bernflow.precision import use_precision
+
+CASE = "large steps"
+
+
+def cases(scale: Scale) -> list[Case]:
+    """Return the large sizes."""
+    sizes = scale.pick(
+        tiny=((4, 4),), quick=((100, 256),), normal=((10, 1024), (64, 1024), (256, 1024), (1000, 32), (1000, 1024))
+    )
+    chunk = scale.pick(tiny=3, quick=10, normal=20)
+    common = {"seconds": scale.seconds, "chunk": chunk}
+    return [Case(CASE, {f"p = {p}, S = {s}": {"dim": p, "num_particles": s, **common} for p, s in sizes}, scale.rounds)]
+
+
+def measure(case: str, subject: str, settings: Mapping[str, Any]) -> Result:
+    """Time steps and divide what XLA says that one costs by it."""
+    training = Training(lambda: schools(settings["dim"]), settings, settings["chunk"])
+    taken = time_calls(training.run, settings["chunk"], settings["seconds"])
+    # XLA counts the body of a loop once, whatever its length: the costs are those of one step.
+    single = Training(lambda: schools(settings["dim"]), settings, 1)
+    with use_precision(single.settings.precision):
+        lowered = single.lower()
+        before, after = costs(lowered.lowered), costs(lowered.compile().compiled)
+    # Products that the compiler hands to a library (cuBLAS) are no longer counted after it.
+    flops = max(before.get("flops", 0.0), after.get("flops", 0.0))
+    moved = after.get("bytes accessed", 0.0)
+    return {
+        **taken,
+        **training.described(),
+        "flops": flops,
+        "flops_after_compilation": after.get("flops", 0.0),
+        "bytes": moved,
+        "flops_per_second": flops / taken["seconds"],
+        "bytes_per_second": moved / taken["seconds"],
+        "platform": jax.default_backend(),
+    }
+
+
+def costs(stage: Any) -> Mapping[str, float]:
+    """Return XLA's cost analysis; some versions wrap it into a list."""
+    found = stage.cost_analysis() or {}
+    return found[0] if isinstance(found, list) else found
+
+
+def present(records: Sequence[Record]) -> Section:
+    """Show what was reached, and the share of the peak where it is known."""
+    rows = []
+    for r in records:
+        peaks = [r.get("peak_flops"), r.get("peak_bandwidth")]
+        reached = [r["flops_per_second"], r["bytes_per_second"]]
+        shares = [None if peak is None else 100.0 * got / peak for got, peak in zip(reached, peaks, strict=True)]
+        rows.append([r["subject"], r["device"], 1e3 * r["seconds"], reached[0] / 1e9, reached[1] / 1e9, *shares])
+    columns = ("step", "device", "ms per step", "GFLOP/s", "GB/s", "% of peak FLOP/s", "% of peak bandwidth")
+    text = (
+        "Operations and bytes of a step as XLA counts them (`cost_analysis`), over the measured time. XLA counts every "
+        "read and write of every fused kernel, so that bytes that stay in a cache are among them, and no operations "
+        "inside of library calls such as triangular solves."
+    )
+    return Section([text, Table(columns, rows)])
+
+
+PART = Part("roofline", "Distance from the limits of the device", cases, measure, present, on_accelerator=True)

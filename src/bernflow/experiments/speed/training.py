@@ -1,0 +1,113 @@
+"""What is timed of bernflow: one compiled chunk of training steps, the one that `bf.fit` runs."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jaxtyping import Array, Float
+
+from bernflow.experiments import data
+from bernflow.experiments.targets import eight_schools_noncentered
+from bernflow.fit.engine import flows_at
+from bernflow.fit.loop import CHUNK, begin, run_chunk
+from bernflow.fit.settings import FULL_RATE_DIM, resolve_settings
+from bernflow.fit.start import Gaussian
+from bernflow.models import AbstractModel, as_model
+from bernflow.precision import use_precision
+from bernflow.target import Target
+
+# A small constant rate: the arithmetic is that of any other, and a long timing does not leave the posterior.
+RATE = 1e-3
+# Parameters of eight schools beside the effects: mu and tau.
+NUM_SHARED = 2
+
+
+def schools(dim: int) -> AbstractModel:
+    """Return the non-centered hierarchy of eight schools with more or fewer schools, `dim` parameters in all.
+
+    Its density costs a multiple of `dim`: in the growth of a step the flow is what is seen.
+    """
+    y, sigma = data.load_eight_schools()
+    chosen = np.arange(max(dim - NUM_SHARED, 1)) % len(y)
+    return as_model(eight_schools_noncentered, (np.asarray(y)[chosen], np.asarray(sigma)[chosen]), {})
+
+
+def regression(num_rows: int, num_predictors: int) -> AbstractModel:
+    """Return a linear regression on simulated rows."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(num_rows, num_predictors))
+    y = x @ np.linspace(-1.0, 1.0, num_predictors) + rng.normal(size=num_rows)
+    return as_model(linear_model, (x, y), {})
+
+
+def linear_model(x: Float[Array, "n k"], y: Float[Array, " n"]) -> None:
+    """Linear regression with unknown noise: as many parameters as predictors, and one."""
+    b = numpyro.sample("b", dist.Normal(0.0, 1.0).expand([x.shape[1]]).to_event(1))
+    sigma = numpyro.sample("sigma", dist.HalfNormal(1.0))
+    numpyro.sample("y", dist.Normal(x @ b, sigma), obs=y)
+
+
+class Training:
+    """Flows in training, from a standard normal start: nothing is searched for, so that only steps are timed.
+
+    Args:
+        make: makes the model, in the precision of the training.
+        settings: family, order, num_particles, restarts and precision as of `bf.fit`; what is left out is its default.
+        chunk: steps of one call.
+    """
+
+    def __init__(self, make: Any, settings: Mapping[str, Any], chunk: int = CHUNK):
+        names = ("family", "order", "num_particles", "restarts", "precision")
+        given: dict[str, Any] = {name: settings.get(name) for name in names}
+        given["family"] = given["family"] or "bernstein"
+        self.settings = resolve_settings(**given, base=None, steps=None, components=None, optimizer=None)
+        self.chunk = chunk
+        with use_precision(self.settings.precision):
+            self.target = Target(make())
+            dim, num = self.target.dim, self.settings.restarts
+            start = Gaussian(jnp.zeros((1, dim)), jnp.eye(dim)[None], jnp.zeros(1))
+            flows = flows_at(self.settings, dim, start, np.zeros(num, int), jax.random.key(0))
+            self.trainee = begin(flows, self.settings.optimizer)
+            rate = RATE * min(1.0, FULL_RATE_DIM / dim)
+            self._key = jax.random.key(1)
+            self._rates, self._powers = jnp.full(chunk, rate), jnp.zeros(num)
+        self.elbo: float | None = None  # nothing has run
+
+    @property
+    def arguments(self) -> tuple[tuple, dict[str, Any]]:
+        """What `run_chunk` is called with."""
+        chosen = {
+            "optimizer": self.settings.optimizer,
+            "num_particles": self.settings.num_particles,
+            "use_score": self.settings.family.use_score and hasattr(self.trainee.flow, "score"),
+        }
+        return (self.trainee, self.target, self._key, self._rates, self._powers), chosen
+
+    def lower(self) -> Any:
+        """Trace the chunk and translate it for XLA."""
+        with use_precision(self.settings.precision):
+            positional, named = self.arguments
+            return run_chunk.lower(*positional, **named)  # type: ignore[attr-defined]
+
+    def run(self) -> None:
+        """Run one chunk and look at what it saw, as `bf.fit` does."""
+        with use_precision(self.settings.precision):
+            positional, named = self.arguments
+            self.trainee, trace = run_chunk(*positional, **named)
+            self.elbo = float(np.mean(np.asarray(trace.elbo)))
+
+    def described(self) -> dict[str, Any]:
+        """Return what was timed, for the record."""
+        return {
+            "dim": self.target.dim,
+            "order": self.settings.order,
+            "num_particles": self.settings.num_particles,
+            "restarts": self.settings.restarts,
+            "precision": self.settings.precision,
+            "elbo": self.elbo,
+            "device": jax.devices()[0].device_kind,
+        }
