@@ -180,7 +180,7 @@ def run(options: argparse.Namespace) -> int | None:
 
 COMMAND = Command(
     "benchmark",
-    "measure accuracy and speed in comparison with other libraries",
+    "measure accuracy and speed beside other libraries",
     "Measure how good and how fast fits are, in comparison with other libraries. `bernflow benchmark SUITE "
     "--help` explains one.",
     add_arguments,

@@ -129,15 +129,22 @@ def test_restarts_detect_a_missed_mode():
 
 
 def test_starts_that_were_not_taken_tell_of_a_missed_mode():
-    found = []
+    model, found = two_modes(0.3), []
     for key in range(10):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "bernflow: Poor", UserWarning)
-            found.append(bf.fit(two_modes(0.3), key=key, order=4, progress=False).diagnostics)
-    # Seven paths from either side of the middle all miss one side in one of 64 keys.
+            found.append(bf.fit(model, key=key, components=1, order=4, progress=False).diagnostics)
+    # Eight paths, each to either side of the middle, all miss one side with one of 128 keys.
     caught = [d for d in found if d.verdict == "poor" and "components=2" in d.status]
     assert len(caught) >= 9
     assert {round(d.missing_mass, 1) for d in caught} <= {0.3, 0.7}
+
+
+def test_a_mixture_is_fitted_unasked_where_one_flow_misses_a_mode():
+    post = bf.fit(two_modes(0.3), order=4, progress=False)
+    assert isinstance(post.distribution, Mixture)
+    assert post.diagnostics.verdict == "good"
+    assert sorted(np.exp(post.distribution.log_weights)) == pytest.approx([0.3, 0.7], rel=0.05)
 
 
 def test_a_fit_that_holds_the_mass_around_every_probe_misses_nothing():
