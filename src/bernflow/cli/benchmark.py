@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from bernflow.cli.command import Command
@@ -12,7 +13,23 @@ from bernflow.experiments.accuracy.suite import TIERS, Options, Suite
 from bernflow.experiments.speed import page as speed_page
 from bernflow.experiments.speed import suite as speed
 from bernflow.experiments.speed.catalogue import PARTS
+from bernflow.experiments.study.records import Record
 from bernflow.files import ensure_writable
+
+
+def _say(line: str) -> None:
+    """Say where a run stands, apart from its result on standard output."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def _run_and_write(suite: Suite | speed.Suite, write: Callable[[list[Record]], Path]) -> None:
+    """Measure what is missing, write the page, say where it is; an interrupted run has its page, too."""
+    try:
+        suite.run()
+    finally:
+        records = suite.sorted_records()
+        if records:
+            print(write(records))
 
 
 def add_accuracy_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,17 +76,11 @@ def run_accuracy(options: argparse.Namespace) -> None:
             data=None if options.data is None else options.data.resolve(),
             time_limit=options.time_limit,
         ),
-        say=lambda line: print(line, file=sys.stderr, flush=True),
+        say=_say,
     )
-    try:
-        suite.run()
-    finally:
-        # An interrupted run has its page, too.
-        records = suite.sorted_records()
-        if records:
-            tier = "" if options.tier == "full" else f" --tier {options.tier}"
-            page.write(out, records, all_cases(options.data), f"bernflow benchmark accuracy{tier}")
-            print(out / "README.md")
+    tier = "" if options.tier == "full" else f" --tier {options.tier}"
+    command = f"bernflow benchmark accuracy{tier}"
+    _run_and_write(suite, lambda records: page.write(out, records, all_cases(options.data), command))
 
 
 ACCURACY = Command(
@@ -129,17 +140,10 @@ def run_speed(options: argparse.Namespace) -> None:
             peak_flops=options.peak_flops,
             peak_bandwidth=options.peak_bandwidth,
         ),
-        say=lambda line: print(line, file=sys.stderr, flush=True),
+        say=_say,
     )
-    try:
-        suite.run()
-    finally:
-        # An interrupted run has its page, too.
-        records = suite.sorted_records()
-        if records:
-            chosen = "" if scale == "normal" else f" --{scale}"
-            speed_page.write(out, records, f"bernflow benchmark speed{chosen}")
-            print(out / "README.md")
+    command = f"bernflow benchmark speed{'' if scale == 'normal' else f' --{scale}'}"
+    _run_and_write(suite, lambda records: speed_page.write(out, records, command))
 
 
 SPEED = Command(

@@ -61,23 +61,27 @@ def initial_flows(
         starts = find_starts(target, num, start_key, devices)
         chosen = np.array(modes.distinct_starts(starts, settings.restarts))
         return flows_at(settings, target.dim, starts, chosen, flow_key), starts
-    points, _ = _usable_points(target, num, start_key, devices)
+    points, _ = _usable_points(_spread(target, devices), num, start_key)
     same = Gaussian(points[:1], jnp.eye(target.dim)[None], jnp.zeros(1))
     return flows_at(settings, target.dim, same, np.zeros(settings.restarts, int), flow_key), None
 
 
 def find_starts(target: Target, num: int, key: Key[Array, ""], devices: Devices | None = None) -> Gaussian:
     """Return the Gaussians that Newton paths from so many points have found, stacked, the best first."""
-    points, path_key = _usable_points(target, num, key, devices)
-    spread = target if devices is None else Target(devices.spread(target.model))
+    spread = _spread(target, devices)
+    points, path_key = _usable_points(spread, num, key)
     return fetched(find_start(spread, points, path_key))
 
 
-def _usable_points(target: Target, num: int, key: Key[Array, ""], devices: Devices | None) -> tuple[Array, Array]:
+def _spread(target: Target, devices: Devices | None) -> Target:
+    """Return the target with its rows on the devices, if there are any."""
+    return target if devices is None else Target(devices.spread(target.model))
+
+
+def _usable_points(target: Target, num: int, key: Key[Array, ""]) -> tuple[Array, Array]:
     """Return points of finite density, and a key for what comes next."""
-    spread = target if devices is None else Target(devices.spread(target.model))
     points_key, path_key = jax.random.split(key)
-    usable = preflight(spread, starting_points(spread, points_key, num))
+    usable = preflight(target, starting_points(target, points_key, num))
     # Unusable points are replaced, not dropped: the number of paths is part of the compiled shape.
     return usable[jnp.arange(num) % len(usable)], path_key
 
@@ -151,7 +155,7 @@ def train_and_judge(
         try:
             with use_precision(settings.precision):
                 begun = begin(flows, settings.optimizer)
-                spread = target if devices is None else Target(devices.spread(target.model))
+                spread = _spread(target, devices)
                 place = None if memory is None else memory.restore(begun, recorder)
                 trainee, done, interrupted = train(
                     begun, spread, loop_key, method, settings.steps, recorder, place, keep
@@ -164,7 +168,7 @@ def train_and_judge(
             _warn_interrupted(done_before + done)
         with use_precision(DIAGNOSTIC_PRECISION):
             flows = cast(fetched(trainee.flow), DIAGNOSTIC_PRECISION)
-            spread = target if devices is None else Target(devices.spread(target.model))
+            spread = _spread(target, devices)
             best, distribution, missing = _choose(flows, spread, choice_key, settings.components or 1)
             distribution = fetched(distribution)
             draws, log_weights = weigh(distribution, spread, judge_key, NUM_DIAGNOSTIC_DRAWS)

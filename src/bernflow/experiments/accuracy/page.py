@@ -8,13 +8,13 @@ from bernflow.experiments.accuracy.cases import GROUPS, Case
 from bernflow.experiments.accuracy.methods import METHODS
 from bernflow.experiments.accuracy.picture import draw
 from bernflow.experiments.accuracy.summary import Row, best_method, goals, rows
+from bernflow.experiments.study.figures import write_figure
 from bernflow.experiments.study.records import Record
 from bernflow.experiments.study.tables import Table, number
 from bernflow.files import write_whole
 from bernflow.plots.style import house_style
 
 PICTURE = "accuracy"
-PICTURE_DPI = 130
 # Below the Monte Carlo error of tens of thousands of draws a KL is no number to quote.
 SMALLEST = 1e-4
 TITLES = {
@@ -60,13 +60,7 @@ def write(out: Path, records: Sequence[Record], cases: Mapping[str, Case], comma
     with house_style():
         figure = draw({PANELS[matched]: table for matched, table in tables.items()}, cases)
         if figure is not None:
-            for ending, more in (("png", {"dpi": PICTURE_DPI}), ("svg", {"metadata": {"Date": None}})):
-                write_whole(
-                    out / f"{PICTURE}.{ending}",
-                    lambda file, ending=ending, more=more: figure.savefig(
-                        file, format=ending, facecolor="white", **more
-                    ),
-                )
+            write_figure(figure, out, PICTURE)
     text = markdown(records, tables, cases, command, figure is not None)
     return write_whole(out / "README.md", lambda file: file.write(text.encode()))
 

@@ -8,12 +8,12 @@ from bernflow.experiments.speed.machine import sentence
 from bernflow.experiments.speed.part import OK
 from bernflow.experiments.speed.picture import draw
 from bernflow.experiments.speed.suite import FILE, MACHINE
+from bernflow.experiments.study.figures import write_figure
 from bernflow.experiments.study.records import Record
 from bernflow.files import write_whole
 from bernflow.plots.style import house_style
 
 PICTURE = "speed"
-PICTURE_DPI = 130
 # Above this many waiting processes at the start something else was running.
 IDLE_LOAD = 0.5
 EXPLANATION = (
@@ -29,13 +29,7 @@ def write(out: Path, records: Sequence[Record], command: str) -> Path:
     with house_style():
         figure = draw([r for r in records if r.get("status") == OK])
         if figure is not None:
-            for ending, more in (("png", {"dpi": PICTURE_DPI}), ("svg", {"metadata": {"Date": None}})):
-                write_whole(
-                    out / f"{PICTURE}.{ending}",
-                    lambda file, ending=ending, more=more: figure.savefig(
-                        file, format=ending, facecolor="white", **more
-                    ),
-                )
+            write_figure(figure, out, PICTURE)
     text = markdown(records, command, figure is not None)
     return write_whole(out / "README.md", lambda file: file.write(text.encode()))
 

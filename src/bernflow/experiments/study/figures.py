@@ -1,6 +1,8 @@
 """Drawing shared by the experiments."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -10,14 +12,25 @@ from matplotlib.figure import Figure
 
 from bernflow.experiments.study.methods import METHODS, TRUTH
 from bernflow.experiments.study.plan import Result
+from bernflow.files import write_whole
 
 # Neighbouring orders of the polynomial get neighbouring colours; dark enough at the light end for a white page.
 ORDER_MAP = "viridis"
+PICTURE_DPI = 130
 
 
 def new_figure(width: float, height: float) -> Figure:
     """Open a figure (inches)."""
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def write_figure(figure: Figure, folder: Path, name: str) -> None:
+    """Write a figure as PNG and as SVG, each whole."""
+    # A white ground and no date: pictures read on a dark page and do not change from run to run.
+    look: dict[str, Any] = {"facecolor": "white", "dpi": PICTURE_DPI}
+    for ending, metadata in (("png", None), ("svg", {"Date": None})):
+        save = partial(figure.savefig, format=ending, metadata=metadata, **look)
+        write_whole(folder / f"{name}.{ending}", save)
 
 
 def new_axes(figure: Figure, *shape: int, **sharing) -> np.ndarray:

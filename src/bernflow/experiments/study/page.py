@@ -10,10 +10,9 @@ from typing import Any
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
+from bernflow.experiments.study.figures import write_figure
 from bernflow.experiments.study.tables import Table
 from bernflow.files import json_text, write_folder, write_whole
-
-PICTURE_DPI = 130
 
 STYLE = """
 :root { color-scheme: light dark; --text: #1d1d1f; --paper: #ffffff; --line: #d9d9de; --muted: #5d5d66; }
@@ -85,7 +84,7 @@ def write_page(page: Page, folder: Path) -> None:
     def write(fresh: Path) -> None:
         for block in page.blocks:
             if isinstance(block, Picture):
-                _write_picture(block, fresh)
+                write_figure(block.figure, fresh, block.name)
             elif isinstance(block, Listing):
                 _write_text(fresh / f"{block.name}.csv", block.table.to_csv())
                 _write_text(fresh / f"{block.name}.md", f"{block.caption}\n\n{block.table.to_markdown()}")
@@ -110,13 +109,6 @@ def write_index_page(folder: Path, title: str, entries: Sequence[tuple[str, str,
         for name, summary, place in entries
     )
     _replace_text(folder / "index.html", _document(title, [f"<ul>{items}</ul>"]))
-
-
-def _write_picture(picture: Picture, folder: Path) -> None:
-    # A white ground and no date: pictures read on a dark page and do not change from run to run.
-    look: dict[str, Any] = {"facecolor": "white", "dpi": PICTURE_DPI}
-    picture.figure.savefig(folder / f"{picture.name}.png", **look)
-    picture.figure.savefig(folder / f"{picture.name}.svg", metadata={"Date": None}, **look)
 
 
 def _write_text(path: Path, text: str) -> None:
