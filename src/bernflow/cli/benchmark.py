@@ -109,6 +109,7 @@ def add_speed_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder for the results (default: results/speed, or results-quick/speed, results-tiny/speed)",
     )
+    parser.add_argument("--rounds", type=int, metavar="N", help="how often every comparison is repeated (default: 3)")
     parser.add_argument(
         "--time-limit",
         type=float,
@@ -136,6 +137,7 @@ def run_speed(options: argparse.Namespace) -> None:
             out=ensure_writable(out).resolve(),
             parts=options.parts,
             fresh=options.fresh,
+            rounds=options.rounds,
             time_limit=options.time_limit,
             peak_flops=options.peak_flops,
             peak_bandwidth=options.peak_bandwidth,

@@ -17,7 +17,7 @@ from bernflow.fit.steps import network_steps_at_once, scan
 from bernflow.flows.base import AbstractFlow
 from bernflow.models.base import AbstractJointModel
 from bernflow.objectives import antithetic_noise, joint_gradient
-from bernflow.placement import replicated
+from bernflow.placement import over_particles, replicated
 from bernflow.target import AbstractLayout
 
 
@@ -171,7 +171,7 @@ def _run_chunk(
             # The state does not depend on theta: every particle has the same.
             return log_p, jax.tree.map(lambda leaf: leaf[0], new_state)
 
-        z = antithetic_noise(flow, noise_key, method.num_particles)
+        z = over_particles(antithetic_noise(flow, noise_key, method.num_particles))
         estimate = joint_gradient(flow, density, weights, z, method.use_score)
         flow_updates, flow_state_new = method.flow_optimizer.update(
             eqx.filter(estimate.flow, eqx.is_inexact_array), flow_state, arrays

@@ -6,6 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.lax import stop_gradient
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Key
 from scipy.special import logit
@@ -91,7 +92,10 @@ class BernsteinFlow(AbstractScoredFlow):
 
     def transform_and_log_det(self, z: Float[Array, " p"]) -> tuple[Float[Array, " p"], Float[Array, ""]]:
         """Map noise to a parameter vector; return x and log |dx/dz|."""
-        out = self._conditioned(z)
+        return self._transform(self._conditioned(z), z)
+
+    def _transform(self, out: Float[Array, "p k"], z: Float[Array, " p"]) -> tuple[Array, Array]:
+        """Map noise, given what the conditioner says."""
         e, log_slope = self._components(out, z)
         location, log_scale = self._skip_terms(e, out[:, LOG_SCALE])
         x, log_det = self.outer.transform_and_log_det(jnp.exp(log_scale) * location)
@@ -122,16 +126,26 @@ class BernsteinFlow(AbstractScoredFlow):
 
         With log q(T(z)) = log f_Z(z) - log |J(z)|, the gradient is J^-T times its z-gradient.
         """
-        return self.pull_back(z, jax.grad(lambda u: self.base_log_prob(u) - self.transform_and_log_det(u)[1])(z))
+        return self._score(self._conditioned(z), z)
+
+    def _score(self, out: Float[Array, "p k"], z: Float[Array, " p"]) -> Float[Array, " p"]:
+        jacobian, log_det_gradient = self._derivatives_of_y(out, z)
+        return self._solve(jacobian, jax.grad(self.base_log_prob)(z) - log_det_gradient)
+
+    def transform_and_score(
+        self, z: Float[Array, " p"]
+    ) -> tuple[Float[Array, " p"], Float[Array, ""], Float[Array, " p"]]:
+        """Return x = T(z), log |dx/dz| and the score at x; the conditioner, which costs most, is asked once."""
+        out = self._conditioned(z)
+        return *self._transform(out, z), _constant(self)._score(stop_gradient(out), z)
 
     def pull_back(self, z: Float[Array, " p"], covector: Float[Array, " p"]) -> Float[Array, " p"]:
-        """Return J^-T applied to a gradient with respect to z: the gradient with respect to x.
+        """Return J^-T applied to a gradient with respect to z: the gradient with respect to x."""
+        return self._solve(self._derivatives_of_y(self._conditioned(z), z)[0], covector)
 
-        J_y is triangular: its off-diagonal part goes through the small hidden layer and the skip terms, so it costs
-        one Jacobian of the hidden layer and one triangular solve.
-        """
+    def _solve(self, jacobian_of_y: Float[Array, "p p"], covector: Float[Array, " p"]) -> Float[Array, " p"]:
         # One triangular system per sample: solving with the outer matrix for all samples at once is far slower.
-        return solve_triangular(self.outer.matrix() @ self._jacobian_of_y(z), covector, lower=True, trans="T")
+        return solve_triangular(self.outer.matrix() @ jacobian_of_y, covector, lower=True, trans="T")
 
     def recipe(self) -> dict[str, Any]:
         """Describe the structure, so that a saved flow can be rebuilt."""
@@ -182,22 +196,37 @@ class BernsteinFlow(AbstractScoredFlow):
         shift, scale = self.skip.strictly_lower().terms(e)
         return e + shift, log_scale + scale
 
-    def _jacobian_of_y(self, z: Float[Array, " p"]) -> Float[Array, "p p"]:
-        out = self._conditioned(z)
-        e, log_slope = self._components(out, z)
+    def _derivatives_of_y(
+        self, out: Float[Array, "p k"], z: Float[Array, " p"]
+    ) -> tuple[Float[Array, "p p"], Float[Array, " p"]]:
+        """Return dy/dz, which is triangular, and the gradient of log |dy/dz|.
+
+        What lies off the diagonal goes through the small hidden layer and the skip terms, so that one Jacobian of the
+        hidden layer is enough; e_j and its slope depend on z_j and on the outputs of dimension j alone, so that the
+        gradients of their sums are those of each.
+        """
+        (e, log_slope), pull = jax.vjp(self._components, out, z)
+        by_output, _ = pull((jnp.ones_like(e), jnp.zeros_like(e)))
+        slope_by_output, gradient = pull((jnp.zeros_like(e), jnp.ones_like(e)))
         location, log_scale = self._skip_terms(e, out[:, LOG_SCALE])
         jacobian = jnp.diag(jnp.exp(log_slope))
         if self.network is not None:
-            hidden = jax.jacfwd(self.network.hidden)(z)
-            # e_j depends on the outputs of dimension j alone, so the gradient of the sum is the gradient of each.
-            by_output = jax.grad(lambda out: jnp.sum(self._components(out, z)[0]))(out)
-            jacobian += jnp.einsum("jk,jkh->jh", by_output, self.network.readout()) @ hidden
+            readout, hidden = self.network.readout(), jax.jacfwd(self.network.hidden)(z)
+            by_hidden = jnp.einsum("jk,jkh->h", slope_by_output.at[:, LOG_SCALE].add(1.0), readout)
+            gradient += by_hidden @ hidden
+            jacobian += jnp.einsum("jk,jkh->jh", by_output, readout) @ hidden
         if self.skip is not None:
             shift, scale = self.skip.strictly_lower().slopes(e)
+            gradient += jnp.sum(scale, 0) @ jacobian
             jacobian += (shift + location[:, None] * scale) @ jacobian
         if self.network is not None:
-            jacobian += location[:, None] * (self.network.readout()[:, LOG_SCALE] @ hidden)
-        return jnp.exp(log_scale)[:, None] * jacobian
+            jacobian += location[:, None] * (readout[:, LOG_SCALE] @ hidden)
+        return jnp.exp(log_scale)[:, None] * jacobian, gradient
+
+
+def _constant(flow: BernsteinFlow) -> BernsteinFlow:
+    """Return a flow that is not differentiated."""
+    return jax.tree.map(lambda leaf: stop_gradient(leaf) if eqx.is_array(leaf) else leaf, flow)
 
 
 def _bounded_start(order: int) -> np.ndarray:

@@ -75,6 +75,12 @@ class AbstractScoredFlow(AbstractFlow):
     def score(self, z: Float[Array, " p"]) -> Float[Array, " p"]:
         """Evaluate the gradient of log q with respect to x at x = T(z)."""
 
+    def transform_and_score(
+        self, z: Float[Array, " p"]
+    ) -> tuple[Float[Array, " p"], Float[Array, ""], Float[Array, " p"]]:
+        """Return x = T(z), log |dx/dz| and the score at x, which is not to be differentiated."""
+        return *self.transform_and_log_det(z), jax.lax.stop_gradient(self.score(z))
+
 
 def normal_log_prob(z: Float[Array, " p"]) -> Float[Array, ""]:
     """Evaluate the standard normal log density of a vector."""

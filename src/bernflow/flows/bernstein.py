@@ -48,7 +48,10 @@ def centering(order: int) -> np.ndarray:
 
 def increments(raw: Float[Array, "... m"]) -> Float[Array, "... m"]:
     """Map unrestricted numbers to positive increments of the coefficients (softplus)."""
-    return jnp.maximum(raw, 0.0) + jnp.log1p(jnp.exp(-jnp.abs(raw))) + MIN_INCREMENT
+    small = jnp.exp(-jnp.abs(raw))
+    # In double precision 1 + small loses nothing beside MIN_INCREMENT, and log1p takes twice as long as log.
+    log_term = jnp.log(1.0 + small) if small.dtype == jnp.float64 else jnp.log1p(small)
+    return jnp.maximum(raw, 0.0) + log_term + MIN_INCREMENT
 
 
 def inverse_increments(increment: np.ndarray) -> np.ndarray:
@@ -87,7 +90,8 @@ def _basis_by_products_jvp(degree, primals, tangents):
     (t,), (dt,) = primals, tangents
     i = np.arange(degree + 1)
     b = _basis_by_products(t, degree)
-    return b, b * (i / t[..., None] - (degree - i) / (1.0 - t[..., None])) * dt[..., None]
+    # A product with a constant matrix: so is its transpose, which would else be a slow sum over the basis.
+    return b, b * (jnp.stack([dt / t, -dt / (1.0 - t)], -1) @ jnp.asarray(np.stack([i, degree - i]), t.dtype))
 
 
 def polynomial(

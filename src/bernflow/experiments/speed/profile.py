@@ -9,7 +9,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optax
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
 from bernflow.experiments.speed.clock import median_of, ratios, spread, time_calls
@@ -79,14 +79,12 @@ def density(training: Training, flow: Any, noise: Noise) -> Array:
 
 def optimizer(training: Training, flow: Any, noise: Noise) -> Array:
     """Turn a gradient into updates, check and apply them."""
-    arrays = eqx.filter(flow, eqx.is_inexact_array)
+    vector, _ = ravel_pytree(eqx.filter(flow, eqx.is_inexact_array))
     state = jax.tree.map(lambda leaf: leaf[0], training.trainee.optimizer_state)
     # The weights stand in for their gradient.
-    updates, state = training.settings.optimizer.update(arrays, state, arrays)
-    finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(updates)]))
-    moved = optax.apply_updates(arrays, jax.tree.map(lambda u: RATE * u, updates))
-    kept = jax.tree.map(lambda new, old: jnp.where(finite, new, old), moved, arrays)
-    return sum((jnp.sum(leaf) for leaf in jax.tree.leaves((kept, state))), start=jnp.zeros(()))
+    updates, state = training.settings.optimizer.update(vector, state, vector)
+    kept = jnp.where(jnp.all(jnp.isfinite(updates)), vector + RATE * updates, vector)
+    return sum((jnp.sum(leaf) for leaf in jax.tree.leaves(state)), start=jnp.sum(kept))
 
 
 Piece = Callable[[Training, Any, Noise], Array]

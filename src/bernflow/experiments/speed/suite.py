@@ -7,7 +7,7 @@ interrupted begins again as a whole.
 import datetime
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,6 +44,7 @@ class Options:
     out: Path
     parts: list[str] | None = None
     fresh: bool = False
+    rounds: int | None = None
     time_limit: float = 3600.0
     peak_flops: float | None = None
     peak_bandwidth: float | None = None
@@ -61,11 +62,13 @@ class Suite:
 
     def __init__(self, options: Options, say: Callable[[str], None], runner: Runner = run_where_jax_computes):
         self._options, self._say, self._runner = options, say, runner
-        self._scale = SCALES[options.scale]
+        scale = SCALES[options.scale]
+        self._scale = scale if options.rounds is None else replace(scale, rounds=options.rounds)
         unknown = [name for name in options.parts or () if name not in PARTS]
         if unknown:
             raise ArgumentError(f"There is no part {', '.join(unknown)}: expected some of {', '.join(PARTS)}.")
         for option, value in (
+            ("--rounds", options.rounds),
             ("--time-limit", options.time_limit),
             ("--peak-flops", options.peak_flops),
             ("--peak-bandwidth", options.peak_bandwidth),

@@ -16,6 +16,7 @@ from bernflow.fit.engine import flows_at
 from bernflow.fit.loop import CHUNK, begin, run_chunk
 from bernflow.fit.settings import FULL_RATE_DIM, resolve_settings
 from bernflow.fit.start import Gaussian
+from bernflow.keys import as_key
 from bernflow.models import AbstractModel, as_model
 from bernflow.precision import use_precision
 from bernflow.target import Target
@@ -73,7 +74,7 @@ class Training:
             flows = flows_at(self.settings, dim, start, np.zeros(num, int), jax.random.key(0))
             self.trainee = begin(flows, self.settings.optimizer)
             rate = RATE * min(1.0, FULL_RATE_DIM / dim)
-            self._key = jax.random.key(1)
+            self._key = as_key(1)
             self._rates, self._powers = jnp.full(chunk, rate), jnp.zeros(num)
         self.elbo: float | None = None  # nothing has run
 
