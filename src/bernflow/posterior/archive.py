@@ -29,7 +29,7 @@ from bernflow.precision import use_precision
 from bernflow.target import Layout, layout_of
 
 FORMAT = "bernflow-posterior"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 MANIFEST = "manifest.json"
 # Begins the names of the arrays of a network.
 NETWORK = "network"
