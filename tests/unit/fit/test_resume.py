@@ -331,7 +331,7 @@ def test_another_optimizer_state_is_refused(tmp_path, gaussian_model):
     # Both refuse the trial of their updates, so that only their states tell them apart.
     def picky(inner):
         def init(params):
-            if isinstance(params, jax.Array):
+            if params.shape == (3,):
                 raise TypeError
             return inner.init(params)
 
