@@ -11,6 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from bernflow.calibrate.result import DOUBTFUL_P, Calibration, Quantity
 from bernflow.diagnostics.uniformity import Band, rank_band, rank_ecdf
 from bernflow.errors import ArgumentError
+from bernflow.plots.backends import stay_static
 from bernflow.plots.components import leftover_note
 from bernflow.plots.style import ACCENT, FIT, MUTED, VERDICT_COLORS, house_style
 
@@ -44,6 +45,7 @@ def plot_calibration(
         >>> found = bf.calibrate(model, y, num_simulations=40, steps=100, progress=False)
         >>> plot_calibration(found).savefig("ranks.png")
     """
+    stay_static("plot_calibration")
     chosen = _choose(calibration, var_names)
     shown = chosen[:MAX_PANELS]
     adjusted = calibration.table()["p_holm"]

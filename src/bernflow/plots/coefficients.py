@@ -6,6 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from bernflow.plots.backends import stay_static
 from bernflow.plots.components import estimate_density
 from bernflow.plots.style import ACCENT, FIT, MUTED, REFERENCE, hide_density_axis, house_style
 
@@ -26,6 +27,7 @@ def plot_coefficients(
         best_epochs: the epoch whose weights were kept, for every network; 0 where it was the last one.
         title: line above the figure.
     """
+    stay_static("The figure of coefficients")
     shown = dict(list(draws.items())[:MAX_ROWS])
     has_scores = all("valid_score" in history for history in histories)
     with house_style():

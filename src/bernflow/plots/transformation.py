@@ -16,6 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from bernflow.errors import ArgumentError
 from bernflow.flows.base import AbstractFlow
 from bernflow.keys import as_key
+from bernflow.plots.backends import stay_static
 from bernflow.plots.components import VIEW, Panel, component_draws, estimate_density
 from bernflow.plots.style import ACCENT, FIT, MUTED, house_style, verdict_title
 from bernflow.posterior import Posterior
@@ -70,6 +71,7 @@ def plot_transformation(
         >>> from bernflow.plots import plot_transformation
         >>> plot_transformation(post, "mu").savefig("map.png")
     """
+    stay_static("plot_transformation")
     flow = posterior.distribution
     if not isinstance(flow, AbstractFlow):
         raise ArgumentError(
