@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from bernflow.compare.entries import Component
 from bernflow.compare.result import Comparison
@@ -12,7 +11,7 @@ from bernflow.errors import ArgumentError
 from bernflow.plots import interactive
 from bernflow.plots.backends import STATIC, choose_backend
 from bernflow.plots.components import leftover_note
-from bernflow.plots.style import ACCENT, FIT, MUTED, REFERENCE, house_style
+from bernflow.plots.style import ACCENT, FIT, MUTED, REFERENCE, HouseFigure, house_style
 
 MAX_COMPONENTS = 16
 COLORS = (FIT, ACCENT, "#009E73", "#CC79A7", "#B37700", "#56B4E9")
@@ -59,7 +58,7 @@ def plot_comparison(
         return interactive.comparison(relative, list(colors.values()), unit, backend)
     step = 0.72 / len(order)
     with house_style():
-        figure = Figure(figsize=(6.4, 0.9 + len(shown) * max(0.34, 0.15 * len(order))), layout="constrained")
+        figure = HouseFigure(figsize=(6.4, 0.9 + len(shown) * max(0.34, 0.15 * len(order))), layout="constrained")
         axes = figure.subplots()
         axes.axvline(0.0, color="#9A9A9A", linewidth=0.8)
         for row, component in enumerate(shown):

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from bernflow.diagnostics.verdict import Diagnostics
 from bernflow.errors import ArgumentError
 from bernflow.plots.backends import stay_static
-from bernflow.plots.style import FIT, REFERENCE, house_style, verdict_title
+from bernflow.plots.style import FIT, REFERENCE, HouseFigure, house_style, verdict_title
 
 
 class Trained(Protocol):
@@ -45,7 +45,7 @@ def plot_convergence(posterior: Trained) -> Figure:
     error = np.asarray(history.get("elbo_se", np.zeros_like(elbo)), dtype=np.float64)
     diagnostics = posterior.diagnostics
     with house_style():
-        figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+        figure = HouseFigure(figsize=(6.4, 3.6), layout="constrained")
         axes = figure.subplots()
         axes.plot(steps, elbo, color=FIT, linewidth=1.6, marker="o" if len(steps) < 3 else None, label="ELBO")
         axes.fill_between(

@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from bernflow.plots import interactive
 from bernflow.plots.backends import STATIC, choose_backend
 from bernflow.plots.components import Panel, components, estimate_density, leftover_note, trusted_draws
-from bernflow.plots.style import FIT, MUTED, REFERENCE, hide_density_axis, house_style, verdict_title
+from bernflow.plots.style import FIT, MUTED, REFERENCE, HouseFigure, hide_density_axis, house_style, verdict_title
 from bernflow.posterior import Posterior
 
 MAX_PANELS = 20
@@ -59,7 +58,7 @@ def plot_posterior(
         # Wide enough for the line above the panels, and for a legend beside it.
         least = 6.4 if reference else 5.2
         width, height = (least, 2.9) if len(panels) == 1 else (max(2.35 * columns, least), 1.9 * rows)
-        figure = Figure(figsize=(width, height + 0.55), layout="constrained")
+        figure = HouseFigure(figsize=(width, height + 0.55), layout="constrained")
         grid = list(figure.subplots(rows, columns, squeeze=False).flat)
         for axes, panel, trusted in zip(grid, panels, references, strict=False):
             draw_marginal(axes, panel, trusted)

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
@@ -15,7 +14,7 @@ from bernflow.errors import ArgumentError
 from bernflow.plots import interactive
 from bernflow.plots.backends import STATIC, choose_backend
 from bernflow.plots.components import Panel, components, estimate_density, leftover_note, trusted_draws
-from bernflow.plots.style import FIT, MUTED, REFERENCE, hide_density_axis, house_style, verdict_title
+from bernflow.plots.style import FIT, MUTED, REFERENCE, HouseFigure, hide_density_axis, house_style, verdict_title
 from bernflow.posterior import Posterior
 from bernflow.posterior.arguments import check_count
 
@@ -93,7 +92,7 @@ def plot_pairs(
         # Panels shrink as they get more, the figure ends at the width of a page.
         width = min(1.15 * len(panels) + 0.9, 7.4)
         layout = ConstrainedLayoutEngine(w_pad=0.02, h_pad=0.02, wspace=0.02, hspace=0.02)
-        figure = Figure(figsize=(width, width + (0.3 if heading else 0.0)), layout=layout)
+        figure = HouseFigure(figsize=(width, width + (0.3 if heading else 0.0)), layout=layout)
         grid = figure.subplots(len(panels), len(panels), squeeze=False)
         _fill(grid, panels, trusted, num)
         _label_edges(grid, texts)

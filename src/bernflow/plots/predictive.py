@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from arviz_stats.base import array_stats
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
@@ -15,7 +14,7 @@ from bernflow.errors import ArgumentError
 from bernflow.plots import interactive
 from bernflow.plots.backends import STATIC, choose_backend
 from bernflow.plots.components import estimate_density
-from bernflow.plots.style import FIT, REFERENCE, hide_density_axis, house_style
+from bernflow.plots.style import FIT, REFERENCE, HouseFigure, hide_density_axis, house_style
 from bernflow.posterior import Posterior
 
 MAX_PANELS = 6
@@ -80,7 +79,7 @@ def plot_predictive(
     columns = min(len(shown), 3)
     rows = math.ceil(len(shown) / columns)
     with house_style():
-        figure = Figure(figsize=(max(2.9 * columns, 5.2), 2.4 * rows + 0.4), layout="constrained")
+        figure = HouseFigure(figsize=(max(2.9 * columns, 5.2), 2.4 * rows + 0.4), layout="constrained")
         grid = list(figure.subplots(rows, columns, squeeze=False).flat)
         for axes, (name, (values, replicates)) in zip(grid, shown, strict=False):
             if len(values) <= MAX_EACH:

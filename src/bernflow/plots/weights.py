@@ -13,7 +13,7 @@ from bernflow.diagnostics.importance import CONSTANT_SPREAD, MIN_DRAWS, check_lo
 from bernflow.diagnostics.verdict import USABLE_KHAT
 from bernflow.errors import ArgumentError
 from bernflow.plots.backends import stay_static
-from bernflow.plots.style import ACCENT, FIT, MUTED, house_style, verdict_title
+from bernflow.plots.style import ACCENT, FIT, MUTED, HouseFigure, house_style, verdict_title
 from bernflow.posterior import Posterior
 
 # Points of the curve left of the tail; what lies left of the first one is not shown.
@@ -50,7 +50,7 @@ def plot_weights(posterior_or_log_weights: Posterior | ArrayLike, num: int = 20_
             f"{MIN_DRAWS}."
         )
     with house_style():
-        figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+        figure = HouseFigure(figsize=(6.4, 3.6), layout="constrained")
         _draw(figure.subplots(), raw)
         if heading:
             figure.suptitle(heading[0], x=0.01, ha="left", color=heading[1], fontweight="bold", fontsize=11)

@@ -97,3 +97,7 @@ def test_convergence_bears_steps_that_failed(make):
 def test_convergence_needs_a_history(make):
     with pytest.raises(ArgumentError, match="The history has no step and elbo"):
         plot_convergence(make())
+
+
+def test_a_notebook_shows_a_figure_by_itself(make):
+    assert make().plot(num=100)._repr_png_().startswith(b"\x89PNG")
