@@ -60,7 +60,7 @@ def _show_last(code: str) -> str:
     body = ast.parse(code).body
     match body[-1] if body else None:
         case ast.Expr(ast.Call(ast.Name("print"), [ast.Name() | ast.Subscript() as shown], [])) as last:
-            return "\n".join([*code.splitlines()[: last.lineno - 1], ast.unparse(shown)])
+            return "\n".join([*code.splitlines()[: last.lineno - 1], ast.get_source_segment(code, shown) or ""])
     return code
 
 
