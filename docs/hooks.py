@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 KEPT = ("results/README.md", "results/*/README.md", "results/*/*.png", "results/*/*.csv", "benchmarks/*/results/*.md")
 # The site can be built without: then its pages have no link to a notebook.
 HAS_NOTEBOOKS = importlib.util.find_spec("jupytext") is not None
-# Pages that are a section by themselves: beside them there is nothing to navigate.
+# Pages that are a section by themselves, as those of results are: beside them there is nothing to navigate.
 ALONE = ("index.md", "start.md", "experiments.md")
 LINK = re.compile(r"(\]\()(?!https?:|#|mailto:)([^)#\s]+)")
 
@@ -37,7 +37,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files, **_: Any) -> str:
     """Let links that leave docs/ lead to a page of the site, or else to the repository."""
     uri = page.file.src_uri
-    if uri in ALONE:
+    if uri in ALONE or uri.startswith(("results/", "benchmarks/")):
         page.meta["hide"] = ["navigation"]
     notebook = f"{posixpath.splitext(uri)[0]}.ipynb"
     if files.get_file_from_path(notebook) is not None:
