@@ -20,12 +20,8 @@ EXAMPLES = {
 # Run as they are in every run: the first thing that a reader pastes.
 WHOLE = {"README.md-0"}
 # Pages whose examples need more than Python packages that are always there; what they compile other tests compile, too.
-NEEDS = {
-    "docs/how-to/stan.md": (
-        "stan",
-        importlib.util.find_spec("httpstan") is not None and any(map(shutil.which, ("g++", "clang++", "c++"))),
-    ),
-}
+HAS_STAN = importlib.util.find_spec("httpstan") is not None and any(map(shutil.which, ("g++", "clang++", "c++")))
+NEEDS = {"docs/how-to/stan.md": ("stan", HAS_STAN), "docs/tutorials/stan.md": ("stan", HAS_STAN)}
 
 
 def whole(name):
