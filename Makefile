@@ -13,8 +13,9 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 INSTALLED_DOCS := $(VENV)/.installed-docs
+INSTALLED_NOTEBOOKS := $(VENV)/.installed-notebooks
 
-.PHONY: help demo test test-slow lint types docs benchmark-accuracy clean
+.PHONY: help demo test test-slow lint types docs notebooks benchmark-accuracy clean
 
 help:
 	@echo "make demo                fit eight schools, draw its posterior"
@@ -23,6 +24,7 @@ help:
 	@echo "make lint                check style and formatting"
 	@echo "make types               check the types"
 	@echo "make docs                build the documentation into site/"
+	@echo "make notebooks           write the tutorials as notebooks into notebooks/"
 	@echo "make benchmark-accuracy  measure the accuracy of every method on every posterior"
 	@echo "make clean               remove the environment and all caches"
 	@echo "Variables: PYTHON=$(PYTHON) VENV=$(VENV)"
@@ -46,11 +48,14 @@ types: $(INSTALLED_DEV)
 docs: $(INSTALLED_DOCS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
+notebooks: $(INSTALLED_NOTEBOOKS)
+	$(BIN)/python docs/notebooks.py
+
 benchmark-accuracy: $(INSTALLED)
 	$(BIN)/bernflow benchmark accuracy
 
 clean:
-	rm -rf $(VENV) demo site dist build .pytest_cache .ruff_cache .mypy_cache .hypothesis .coverage htmlcov
+	rm -rf $(VENV) demo site notebooks dist build .pytest_cache .ruff_cache .mypy_cache .hypothesis .coverage htmlcov
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -67,4 +72,8 @@ $(INSTALLED_DEV): pyproject.toml | $(BIN)/python
 
 $(INSTALLED_DOCS): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	@touch $@ $(INSTALLED)
+
+$(INSTALLED_NOTEBOOKS): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[notebooks]'
 	@touch $@ $(INSTALLED)

@@ -1,5 +1,6 @@
 """What MkDocs does not do by itself: kept results become pages, and links to them work as they do in the repository."""
 
+import importlib.util
 import posixpath
 import re
 from pathlib import Path
@@ -12,6 +13,10 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[1]
 # Pages of results, and what they show or link to.
 KEPT = ("results/README.md", "results/*/README.md", "results/*/*.png", "results/*/*.csv", "benchmarks/*/results/*.md")
+# The site can be built without: then its pages have no link to a notebook.
+HAS_NOTEBOOKS = importlib.util.find_spec("jupytext") is not None
+# Pages that are a section by themselves, as those of results are: beside them there is nothing to navigate.
+ALONE = ("index.md", "start.md", "experiments.md")
 LINK = re.compile(r"(\]\()(?!https?:|#|mailto:)([^)#\s]+)")
 
 
@@ -21,12 +26,23 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         for path in sorted(ROOT.glob(pattern)):
             uri = path.relative_to(ROOT).as_posix()
             files.append(File.generated(config, uri, abs_src_path=str(path)))
+    if HAS_NOTEBOOKS:
+        notebooks = _notebooks()
+        for page in notebooks.pages():
+            content = notebooks.text_of(notebooks.make(page))
+            files.append(File.generated(config, f"tutorials/{page.stem}.ipynb", content=content))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files, **_: Any) -> str:
     """Let links that leave docs/ lead to a page of the site, or else to the repository."""
     uri = page.file.src_uri
+    if uri in ALONE or uri.startswith(("results/", "benchmarks/")):
+        page.meta["hide"] = ["navigation"]
+    notebook = f"{posixpath.splitext(uri)[0]}.ipynb"
+    if files.get_file_from_path(notebook) is not None:
+        title, rest = markdown.split("\n", 1)
+        markdown = f"{title}\n\n[Download this page as a notebook]({posixpath.basename(notebook)})\n{rest}"
     place = uri if uri.startswith(("results/", "benchmarks/")) else f"docs/{uri}"
 
     def resolve(match: re.Match) -> str:
@@ -43,3 +59,12 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def _relative(target: str, uri: str) -> str:
     return posixpath.relpath(target, posixpath.dirname(uri) or ".")
+
+
+def _notebooks() -> Any:
+    spec = importlib.util.spec_from_file_location("notebooks", ROOT / "docs" / "notebooks.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

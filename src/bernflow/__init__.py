@@ -1,5 +1,8 @@
 """bernflow: Bayesian inference with Bernstein flows."""
 
+import importlib
+from types import ModuleType
+
 # ArviZ 1 puts a lazy stand-in for NumPyro into sys.modules. Importing a submodule through it executes that submodule
 # twice and leaves `numpyro.factor` broken; an attribute of the package makes it real first.
 from numpyro import __version__ as _numpyro_version  # noqa: F401
@@ -33,3 +36,10 @@ __all__ = [
     "from_stan",
     "load",
 ]
+
+
+def __getattr__(name: str) -> ModuleType:
+    """Import `bernflow.plots` when it is first used: most programs draw nothing, and matplotlib takes its time."""
+    if name == "plots":
+        return importlib.import_module("bernflow.plots")
+    raise AttributeError(f"module 'bernflow' has no attribute {name!r}")

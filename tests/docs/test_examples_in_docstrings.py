@@ -23,8 +23,18 @@ NEEDS = {
     "bernflow.flows.external": "flowjax",
     "bernflow.semistructured.estimator": "formulaic",
 }
-# Modules whose examples train for long; pages of the documentation do the same in the fast suite.
-SLOW = {"bernflow.experiments.melanoma.cnn", "bernflow.numpyro.guide", "bernflow.semistructured.estimator"}
+# Examples that compile or train for long, by module or by name; unit tests of the same are in the fast suite.
+SLOW = {
+    "bernflow.calibrate.api",
+    "bernflow.calibrate.result",
+    "bernflow.experiments.melanoma.cnn",
+    "bernflow.fit.api.fit",
+    "bernflow.numpyro.guide",
+    "bernflow.plots.calibration",
+    "bernflow.posterior.posterior.Posterior.refine",
+    "bernflow.posterior.posterior.Posterior.to_nuts",
+    "bernflow.semistructured.estimator",
+}
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -40,21 +50,37 @@ def names():
     return {"np": np, "bf": bf, "model": model, "y": y, "post": bf.fit(model, y, progress=False)}
 
 
-@pytest.mark.parametrize(
-    "module", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in MODULES]
-)
-def test_examples_of(module, names, tmp_path, monkeypatch):
-    if module in NEEDS:
-        pytest.importorskip(NEEDS[module])
-    monkeypatch.chdir(tmp_path)
-    examples = [
-        test
-        for test in doctest.DocTestFinder(exclude_empty=True).find(importlib.import_module(module), extraglobs=names)
-        if test.examples
-    ]
+def examples_of(module):
+    return [test for test in doctest.DocTestFinder().find(importlib.import_module(module)) if test.examples]
+
+
+def is_slow(name):
+    return any(name == slow or name.startswith(f"{slow}.") for slow in SLOW)
+
+
+def check(examples, names):
     assert examples
     text = []
     runner = doctest.DocTestRunner(optionflags=OPTIONS)
     for test in examples:
+        test.globs.update(names)
         runner.run(test, out=text.append)
     assert runner.summarize(verbose=False).failed == 0, "".join(text)
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if not is_slow(name)])
+def test_examples_of(module, names, tmp_path, monkeypatch):
+    if module in NEEDS:
+        pytest.importorskip(NEEDS[module])
+    monkeypatch.chdir(tmp_path)
+    check([test for test in examples_of(module) if not is_slow(test.name)], names)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(SLOW))
+def test_slow_examples_of(name, names, tmp_path, monkeypatch):
+    module = next(module for module in MODULES if name == module or name.startswith(f"{module}."))
+    if module in NEEDS:
+        pytest.importorskip(NEEDS[module])
+    monkeypatch.chdir(tmp_path)
+    check([test for test in examples_of(module) if test.name == name or test.name.startswith(f"{name}.")], names)

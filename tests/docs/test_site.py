@@ -53,10 +53,25 @@ def test_every_page_is_in_the_navigation():
     assert [page for page in pages if not re.search(rf"\s{re.escape(page)}$", config, flags=re.MULTILINE)] == []
 
 
+def script(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def test_the_drawings_come_from_their_script(tmp_path):
-    spec = importlib.util.spec_from_file_location("drawings", ROOT / "docs" / "drawings.py")
-    drawings = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(drawings)
+    drawings = script("drawings")
     assert {f"{name}.svg" for name in drawings.DRAWINGS} == {path.name for path in ASSETS.glob("*.svg")}
     drawings.DRAWINGS["tails"]().savefig(tmp_path / "tails.svg")
     assert (tmp_path / "tails.svg").stat().st_size > 10_000
+
+
+def test_every_figure_of_a_posterior_is_shown_and_comes_from_its_script():
+    pictures = {path.stem for path in (ASSETS / "plots").glob("*.png")}
+    assert set(script("figures").FIGURES) == pictures
+    page = (ROOT / "docs" / "how-to" / "figures.md").read_text(encoding="utf-8")
+    assert {name for name in pictures if f"assets/plots/{name}.png" in page} == pictures
+    # Ranks have a page of their own.
+    drawn = {name.removeprefix("plot_") for name in bernflow.plots.__all__ if name.startswith("plot_")}
+    assert drawn - {"calibration"} == pictures

@@ -1,5 +1,6 @@
 """Every example of the README and of the documentation runs, and every link leads somewhere."""
 
+import contextlib
 import importlib.util
 import re
 import shutil
@@ -16,37 +17,52 @@ EXAMPLES = {
         re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     )
 }
+# Run as they are in every run: the first thing that a reader pastes.
+WHOLE = {"README.md-0"}
 # Pages whose examples need more than Python packages that are always there; what they compile other tests compile, too.
-NEEDS = {
-    "docs/how-to/stan.md": (
-        "stan",
-        importlib.util.find_spec("httpstan") is not None and any(map(shutil.which, ("g++", "clang++", "c++"))),
-    ),
-}
-# Tutorials that compile several flows of some dimensions.
-SLOW = {f"docs/tutorials/{name}.md" for name in ("eight-schools", "neural-network", "separate-modes")}
+HAS_STAN = importlib.util.find_spec("httpstan") is not None and any(map(shutil.which, ("g++", "clang++", "c++")))
+NEEDS = {"docs/how-to/stan.md": ("stan", HAS_STAN), "docs/tutorials/stan.md": ("stan", HAS_STAN)}
 
 
-def parameter(name):
-    page = name.rpartition("-")[0]
-    if page in SLOW:
-        return pytest.param(name, marks=pytest.mark.slow)
-    group, is_there = NEEDS.get(page, (None, True))
-    if group is None:
-        return name
-    missing = pytest.mark.skipif(not is_there, reason=f"what {group} needs is not installed")
-    return pytest.param(name, marks=[missing, pytest.mark.xdist_group(group)])
+def whole(name):
+    marks = [] if name in WHOLE else [pytest.mark.slow]
+    group, is_there = NEEDS.get(name.rpartition("-")[0], (None, True))
+    if group is not None:
+        missing = pytest.mark.skipif(not is_there, reason=f"what {group} needs is not installed")
+        marks += [missing, pytest.mark.xdist_group(group)]
+    return pytest.param(name, marks=marks)
+
+
+@pytest.fixture(scope="module")
+def untrained():
+    spec = importlib.util.spec_from_file_location("untrained", ROOT / "tests" / "docs" / "untrained.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def execute(name):
+    exec(compile(EXAMPLES[name], name, "exec"), {"__name__": "example"})
 
 
 def test_there_are_examples():
     assert len(EXAMPLES) >= 5
+    assert set(EXAMPLES) >= WHOLE
 
 
-@pytest.mark.parametrize("name", [parameter(name) for name in EXAMPLES])
+@pytest.mark.parametrize("name", [whole(name) for name in EXAMPLES])
 def test_example_runs(name, tmp_path, monkeypatch):
     # Each by itself, as a reader would paste it. A poor verdict warns, and a warning fails.
     monkeypatch.chdir(tmp_path)
-    exec(compile(EXAMPLES[name], name, "exec"), {"__name__": "example"})
+    execute(name)
+
+
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name not in WHOLE])
+def test_example_runs_without_training(name, tmp_path, monkeypatch, untrained):
+    monkeypatch.chdir(tmp_path)
+    untrained.install(monkeypatch.setattr)
+    with contextlib.suppress(untrained.Enough):
+        execute(name)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -82,7 +82,14 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="bernflow",
         description="Bayesian inference with Bernstein flows: a posterior by optimization, with a verdict on it.",
-        epilog="`bernflow COMMAND --help` explains a command.",
+        epilog="""
+first steps:
+  bernflow doctor                        is everything there?
+  bernflow demo                          see one fit from the data to a picture
+  bernflow fit model.stan data.json      fit a model of your own
+
+`bernflow COMMAND --help` explains a command.
+""",
         formatter_class=_Formatter,
     )
     parser.add_argument("--version", action="version", version=f"bernflow {metadata.version('bernflow')}")

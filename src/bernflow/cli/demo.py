@@ -65,4 +65,9 @@ COMMAND = Command(
     ),
     add_arguments=add_arguments,
     run=run,
+    epilog="""
+examples:
+  bernflow demo
+  bernflow demo --seed 1 --out other --quiet
+""",
 )

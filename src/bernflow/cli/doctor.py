@@ -49,6 +49,7 @@ def examine() -> dict[str, Any]:
         "python": platform.python_version(),
         "executable": sys.executable,
         "platform": platform.platform(),
+        "cores": os.cpu_count(),
         "packages": packages,
         "outdated": _outdated(),
         "jax": _jax(),
@@ -160,10 +161,11 @@ def _no_folder(use: str, variable: str, problem: str) -> dict[str, Any]:
 
 def _lines(found: dict[str, Any]) -> Iterator[str]:
     yield f"bernflow {found['bernflow']}, Python {found['python']}, {found['platform']}"
-    yield found["executable"]
+    yield f"{found['executable']}, {found['cores']} cores"
     yield "\nPackages"
+    width = max(map(len, found["packages"])) + 2
     for name, version in found["packages"].items():
-        yield f"  {name:<{WIDTH}}{version or 'not installed'}"
+        yield f"  {name:<{width}}{version or 'not installed'}"
     yield from (f"  ! {problem}" for problem in found["outdated"])
     yield "\nDevices"
     for device in found["jax"]["devices"]:
@@ -172,6 +174,8 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
         yield f"  ! JAX finds none: {found['jax']['problem']}"
     x64 = "on" if found["jax"]["x64"] else "off"
     yield f"  {'x64':<{WIDTH}}{x64} by default in JAX; bernflow fits in {found['jax']['fit_precision']} all the same"
+    if not found["jax"]["compilation_cache"]:
+        yield f"  {'cache':<{WIDTH}}off: every process compiles anew; JAX_COMPILATION_CACHE_DIR=FOLDER keeps the work"
     yield "\nStan"
     for name, tool in found["stan"].items():
         text = f"{tool['version']} ({tool['command']})" if tool["version"] is not None else "missing"
@@ -201,4 +205,9 @@ COMMAND = Command(
     ),
     add_arguments=add_arguments,
     run=run,
+    epilog="""
+examples:
+  bernflow doctor
+  bernflow doctor --json
+""",
 )

@@ -64,5 +64,9 @@ FEATURES = (
         "bernflow benchmark speed",
         ("tensorflow-cpu", "tensorflow-probability", "tf-keras"),
     ),
+    Feature("interactive", "interactive figures", "bf.plots.use('plotly')", ("plotly", "webcolors")),
+    Feature(
+        "notebooks", "tutorials as notebooks", "make notebooks", ("jupytext", "nbclient", "ipykernel", "ipywidgets")
+    ),
     Feature("zarr", "draws as Zarr", "bernflow fit --format zarr", ("zarr",)),
 )

@@ -97,4 +97,10 @@ COMMAND = Command(
     "An interrupted run goes on where it stopped.",
     add_arguments,
     run,
+    """
+examples:
+  bernflow reproduce --list
+  bernflow reproduce cauchy --quick
+  bernflow reproduce all --jobs 2
+""",
 )

@@ -1,5 +1,6 @@
-"""Figures. Every function returns a matplotlib figure and changes no global setting."""
+"""Figures, of matplotlib unless `use` says otherwise. No function changes a setting of matplotlib."""
 
+from bernflow.plots.backends import use
 from bernflow.plots.calibration import plot_calibration
 from bernflow.plots.comparison import plot_comparison
 from bernflow.plots.convergence import plot_convergence
@@ -18,4 +19,5 @@ __all__ = [
     "plot_predictive",
     "plot_transformation",
     "plot_weights",
+    "use",
 ]

@@ -11,8 +11,9 @@ from matplotlib.ticker import MaxNLocator
 from bernflow.calibrate.result import DOUBTFUL_P, Calibration, Quantity
 from bernflow.diagnostics.uniformity import Band, rank_band, rank_ecdf
 from bernflow.errors import ArgumentError
+from bernflow.plots.backends import stay_static
 from bernflow.plots.components import leftover_note
-from bernflow.plots.style import ACCENT, FIT, MUTED, VERDICT_COLORS, house_style
+from bernflow.plots.style import ACCENT, FIT, MUTED, VERDICT_COLORS, HouseFigure, house_style
 
 MAX_PANELS = 11
 NUM_COLUMNS = 4
@@ -44,6 +45,7 @@ def plot_calibration(
         >>> found = bf.calibrate(model, y, num_simulations=40, steps=100, progress=False)
         >>> plot_calibration(found).savefig("ranks.png")
     """
+    stay_static("plot_calibration")
     chosen = _choose(calibration, var_names)
     shown = chosen[:MAX_PANELS]
     adjusted = calibration.table()["p_holm"]
@@ -51,7 +53,7 @@ def plot_calibration(
     columns = min(NUM_COLUMNS, len(shown) + 1)
     rows = math.ceil((len(shown) + 1) / columns)
     with house_style():
-        figure = Figure(figsize=(max(2.5 * columns, 5.2), 2.1 * rows + 0.55), layout="constrained")
+        figure = HouseFigure(figsize=(max(2.5 * columns, 5.2), 2.1 * rows + 0.55), layout="constrained")
         grid = list(figure.subplots(rows, columns, squeeze=False).flat)
         for axes, quantity in zip(grid, shown, strict=False):
             _draw_ranks(axes, quantity, calibration.num_draws, band, bool(adjusted[quantity.label] < DOUBTFUL_P))

@@ -6,8 +6,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from bernflow.plots.backends import stay_static
 from bernflow.plots.components import estimate_density
-from bernflow.plots.style import ACCENT, FIT, MUTED, REFERENCE, hide_density_axis, house_style
+from bernflow.plots.style import ACCENT, FIT, MUTED, REFERENCE, HouseFigure, hide_density_axis, house_style
 
 MAX_ROWS = 20
 
@@ -26,11 +27,12 @@ def plot_coefficients(
         best_epochs: the epoch whose weights were kept, for every network; 0 where it was the last one.
         title: line above the figure.
     """
+    stay_static("The figure of coefficients")
     shown = dict(list(draws.items())[:MAX_ROWS])
     has_scores = all("valid_score" in history for history in histories)
     with house_style():
         height = max(2.9, 0.55 * len(shown) + 1.0)
-        figure = Figure(figsize=(9.0, height), layout="constrained")
+        figure = HouseFigure(figsize=(9.0, height), layout="constrained")
         grid = figure.add_gridspec(2 if has_scores else 1, 2, width_ratios=(1.35, 1.0))
         _draw_ridges(figure.add_subplot(grid[:, 0]), shown, len(draws))
         curves = [("elbo", "ELBO")] + ([("valid_score", "validation log score")] if has_scores else [])

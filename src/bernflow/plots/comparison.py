@@ -4,12 +4,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
+from bernflow.compare.entries import Component
 from bernflow.compare.result import Comparison
 from bernflow.errors import ArgumentError
+from bernflow.plots import interactive
+from bernflow.plots.backends import STATIC, choose_backend
 from bernflow.plots.components import leftover_note
-from bernflow.plots.style import ACCENT, FIT, MUTED, REFERENCE, house_style
+from bernflow.plots.style import ACCENT, FIT, MUTED, REFERENCE, HouseFigure, house_style
 
 MAX_COMPONENTS = 16
 COLORS = (FIT, ACCENT, "#009E73", "#CC79A7", "#B37700", "#56B4E9")
@@ -17,7 +19,9 @@ COLORS = (FIT, ACCENT, "#009E73", "#CC79A7", "#B37700", "#56B4E9")
 OUTER, INNER = (0.05, 0.95), (0.25, 0.75)
 
 
-def plot_comparison(comparison: Comparison, var_names: Sequence[str] | str | None = None) -> Figure:
+def plot_comparison(
+    comparison: Comparison, var_names: Sequence[str] | str | None = None, backend: str | None = None
+) -> Any:
     """Plot median, 50 % and 90 % intervals of every component and entry.
 
     All are shown relative to the reference: less its mean, divided by its sd, so that parameters of different units
@@ -26,15 +30,18 @@ def plot_comparison(comparison: Comparison, var_names: Sequence[str] | str | Non
     Args:
         comparison: what `bernflow.compare` returned.
         var_names: parameters to plot, or single components like "b[2]"; all if None, at most 16 in any case.
+        backend: "matplotlib", "plotly" or "bokeh"; the one chosen by `bernflow.plots.use` if None.
 
     Returns:
-        The figure, outside of pyplot's list of open figures: show it in a notebook or call its `savefig`.
+        The figure. That of matplotlib is outside of pyplot's list of open figures: show it in a notebook or call its
+        `savefig`. That of plotly has `write_html`, that of bokeh goes to `bokeh.plotting.show`.
 
     Example:
         >>> from bernflow.plots import plot_comparison
         >>> exact = np.random.default_rng(0).normal(0.525, 0.5, size=4000)
         >>> plot_comparison(bf.compare({"exact": {"mu": exact}, "flow": post})).savefig("comparison.png")
     """
+    backend = choose_backend(backend)
     names = None if var_names is None else [var_names] if isinstance(var_names, str) else list(var_names)
     chosen = [c for c in comparison.components if names is None or c.name in names or c.label in names]
     if not chosen:
@@ -45,16 +52,18 @@ def plot_comparison(comparison: Comparison, var_names: Sequence[str] | str | Non
     shown = chosen[:MAX_COMPONENTS]
     order = [comparison.reference, *(name for name in comparison.entries if name != comparison.reference)]
     colors = dict(zip(order, [REFERENCE, *(COLORS[i % len(COLORS)] for i in range(len(order) - 1))], strict=True))
+    unit = f"sd of {comparison.reference}, from its mean"
+    relative = {name: {c.label: _relative(comparison, name, c) for c in shown} for name in order}
+    if backend != STATIC:
+        return interactive.comparison(relative, list(colors.values()), unit, backend)
     step = 0.72 / len(order)
     with house_style():
-        figure = Figure(figsize=(6.4, 0.9 + len(shown) * max(0.34, 0.15 * len(order))), layout="constrained")
+        figure = HouseFigure(figsize=(6.4, 0.9 + len(shown) * max(0.34, 0.15 * len(order))), layout="constrained")
         axes = figure.subplots()
         axes.axvline(0.0, color="#9A9A9A", linewidth=0.8)
         for row, component in enumerate(shown):
-            base = comparison.entries[comparison.reference].column(component)
-            center, scale = base.mean(), base.std() or 1.0
             for i, name in enumerate(order):
-                values = (comparison.entries[name].column(component).ravel() - center) / scale
+                values = relative[name][component.label]
                 at = row + (i - 0.5 * (len(order) - 1)) * step
                 style: dict[str, Any] = {"color": colors[name], "solid_capstyle": "butt"}
                 axes.plot(np.quantile(values, OUTER), [at, at], linewidth=1.2, **style)
@@ -66,8 +75,14 @@ def plot_comparison(comparison: Comparison, var_names: Sequence[str] | str | Non
         axes.set_yticks(range(len(shown)), [c.label for c in shown])
         axes.set_ylim(len(shown) - 0.5, -0.5)
         axes.tick_params(axis="y", length=0)
-        axes.set_xlabel(f"sd of {comparison.reference}, from its mean")
+        axes.set_xlabel(unit)
         figure.legend(loc="outside upper left", ncols=min(4, len(order)))
         if note := leftover_note(len(shown), len(chosen)):
             figure.supxlabel(note, x=0.01, ha="left", fontsize=8.5, color=MUTED)
     return figure
+
+
+def _relative(comparison: Comparison, name: str, component: Component) -> np.ndarray:
+    """Return draws less the mean of the reference, divided by its sd."""
+    base = comparison.entries[comparison.reference].column(component)
+    return (comparison.entries[name].column(component).ravel() - base.mean()) / (base.std() or 1.0)

@@ -8,7 +8,8 @@ from matplotlib.figure import Figure
 
 from bernflow.diagnostics.verdict import Diagnostics
 from bernflow.errors import ArgumentError
-from bernflow.plots.style import FIT, REFERENCE, house_style, verdict_title
+from bernflow.plots.backends import stay_static
+from bernflow.plots.style import FIT, REFERENCE, HouseFigure, house_style, verdict_title
 
 
 class Trained(Protocol):
@@ -33,6 +34,7 @@ def plot_convergence(posterior: Trained) -> Figure:
         >>> from bernflow.plots import plot_convergence
         >>> plot_convergence(post).savefig("training.png")
     """
+    stay_static("plot_convergence")
     history = posterior.history
     missing = [name for name in ("step", "elbo") if name not in history or not len(history[name])]
     if missing:
@@ -43,10 +45,12 @@ def plot_convergence(posterior: Trained) -> Figure:
     error = np.asarray(history.get("elbo_se", np.zeros_like(elbo)), dtype=np.float64)
     diagnostics = posterior.diagnostics
     with house_style():
-        figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+        figure = HouseFigure(figsize=(6.4, 3.6), layout="constrained")
         axes = figure.subplots()
-        axes.fill_between(steps, elbo - 2 * error, elbo + 2 * error, color=FIT, alpha=0.2, linewidth=0)
         axes.plot(steps, elbo, color=FIT, linewidth=1.6, marker="o" if len(steps) < 3 else None, label="ELBO")
+        axes.fill_between(
+            steps, elbo - 2 * error, elbo + 2 * error, color=FIT, alpha=0.2, linewidth=0, label="2 standard errors"
+        )
         finite = elbo[np.isfinite(elbo)]
         levels = list(finite)
         if diagnostics.verdict != "poor":

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from bernflow.errors import ArgumentError
+from bernflow.plots import interactive
+from bernflow.plots.backends import STATIC, choose_backend
 from bernflow.plots.components import Panel, components, estimate_density, leftover_note, trusted_draws
-from bernflow.plots.style import FIT, MUTED, REFERENCE, hide_density_axis, house_style, verdict_title
+from bernflow.plots.style import FIT, MUTED, REFERENCE, HouseFigure, hide_density_axis, house_style, verdict_title
 from bernflow.posterior import Posterior
 
 MAX_PANELS = 20
@@ -24,8 +24,8 @@ def plot_posterior(
     num: int = 4000,
     weighted: bool = False,
     key: Any = 1,
-    backend: str = "matplotlib",
-) -> Figure:
+    backend: str | None = None,
+) -> Any:
     """Plot marginal densities with median and 90 % interval, at most 20 panels.
 
     Args:
@@ -36,28 +36,29 @@ def plot_posterior(
         num: number of draws.
         weighted: plot the draws that are corrected by their importance weights.
         key: integer seed or `jax.random.key`.
-        backend: only "matplotlib"; for others use `arviz_plots.plot_dist(posterior.to_arviz(), backend=...)`.
+        backend: "matplotlib", "plotly" or "bokeh"; the one chosen by `bernflow.plots.use` if None.
 
     Returns:
-        The figure, outside of pyplot's list of open figures: show it in a notebook or call its `savefig`.
+        The figure. That of matplotlib is outside of pyplot's list of open figures: show it in a notebook or call its
+        `savefig`. That of plotly has `write_html`, that of bokeh goes to `bokeh.plotting.show`.
 
     Example:
         >>> from bernflow.plots import plot_posterior
         >>> plot_posterior(post, "mu").savefig("posterior.png")
     """
-    if backend != "matplotlib":
-        raise ArgumentError(
-            f"backend={backend!r}: only 'matplotlib' is drawn here; use arviz_plots.plot_dist(posterior.to_arviz(), "
-            f"backend={backend!r})."
-        )
+    backend = choose_backend(backend)
     panels, total = components(posterior.draws(num, key, weighted), var_names or posterior.names, MAX_PANELS)
     references = trusted_draws(reference, panels)
+    if backend != STATIC:
+        entries = interactive.label_columns(panels, references, "bernflow", "reference")
+        return interactive.marginals(entries, verdict_title(posterior.diagnostics), backend)
     columns = _num_columns(len(panels))
     rows = math.ceil(len(panels) / columns)
     with house_style():
-        # One panel alone is made wider, so that the line above it has room.
-        width, height = (5.2, 2.9) if len(panels) == 1 else (max(2.35 * columns, 5.2), 1.9 * rows)
-        figure = Figure(figsize=(width, height + 0.55), layout="constrained")
+        # Wide enough for the line above the panels, and for a legend beside it.
+        least = 6.4 if reference else 5.2
+        width, height = (least, 2.9) if len(panels) == 1 else (max(2.35 * columns, least), 1.9 * rows)
+        figure = HouseFigure(figsize=(width, height + 0.55), layout="constrained")
         grid = list(figure.subplots(rows, columns, squeeze=False).flat)
         for axes, panel, trusted in zip(grid, panels, references, strict=False):
             draw_marginal(axes, panel, trusted)

@@ -5,15 +5,16 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from scipy.ndimage import gaussian_filter
 
 from bernflow.errors import ArgumentError
+from bernflow.plots import interactive
+from bernflow.plots.backends import STATIC, choose_backend
 from bernflow.plots.components import Panel, components, estimate_density, leftover_note, trusted_draws
-from bernflow.plots.style import FIT, MUTED, REFERENCE, hide_density_axis, house_style, verdict_title
+from bernflow.plots.style import FIT, MUTED, REFERENCE, HouseFigure, hide_density_axis, house_style, verdict_title
 from bernflow.posterior import Posterior
 from bernflow.posterior.arguments import check_count
 
@@ -40,7 +41,8 @@ def plot_pairs(
     reference_label: str = "NUTS",
     label: str = "bernflow",
     key: Any = 1,
-) -> Figure:
+    backend: str | None = None,
+) -> Any:
     r"""Plot all pairs of components, with 50 and 90 % highest-density contours (the paper's figure of pairs).
 
     Args:
@@ -53,15 +55,19 @@ def plot_pairs(
         reference_label: what the legend calls the reference.
         label: what the legend calls the fit.
         key: integer seed or `jax.random.key` of the draws of a posterior.
+        backend: "matplotlib", "plotly" or "bokeh"; the one chosen by `bernflow.plots.use` if None.
+            Interactive figures show the clouds without contours.
 
     Returns:
-        The figure, outside of pyplot's list of open figures: show it in a notebook or call its `savefig`.
+        The figure. That of matplotlib is outside of pyplot's list of open figures: show it in a notebook or call its
+        `savefig`. That of plotly has `write_html`, that of bokeh goes to `bokeh.plotting.show`.
 
     Example:
         >>> from bernflow.plots import plot_pairs
         >>> draws = np.random.default_rng(0).normal(size=(2, 1000))
         >>> plot_pairs({"a": draws[0], "b": draws[0] + draws[1]}).savefig("pairs.png")
     """
+    backend = choose_backend(backend)
     check_count(num)
     if isinstance(posterior_or_draws, Posterior):
         draws = posterior_or_draws.draws(DRAWS_PER_POINT * num, key)
@@ -79,11 +85,14 @@ def plot_pairs(
     trusted = trusted_draws(reference, panels)
     _check_joint(panels, trusted)
     texts = _texts(labels, panels)
+    if backend != STATIC:
+        entries = interactive.label_columns(panels, trusted, label, reference_label, texts)
+        return interactive.pairs(entries, num, heading, backend)
     with house_style():
         # Panels shrink as they get more, the figure ends at the width of a page.
         width = min(1.15 * len(panels) + 0.9, 7.4)
         layout = ConstrainedLayoutEngine(w_pad=0.02, h_pad=0.02, wspace=0.02, hspace=0.02)
-        figure = Figure(figsize=(width, width + (0.3 if heading else 0.0)), layout=layout)
+        figure = HouseFigure(figsize=(width, width + (0.3 if heading else 0.0)), layout=layout)
         grid = figure.subplots(len(panels), len(panels), squeeze=False)
         _fill(grid, panels, trusted, num)
         _label_edges(grid, texts)

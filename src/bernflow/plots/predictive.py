@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 from arviz_stats.base import array_stats
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from bernflow.errors import ArgumentError
+from bernflow.plots import interactive
+from bernflow.plots.backends import STATIC, choose_backend
 from bernflow.plots.components import estimate_density
-from bernflow.plots.style import FIT, REFERENCE, hide_density_axis, house_style
+from bernflow.plots.style import FIT, REFERENCE, HouseFigure, hide_density_axis, house_style
 from bernflow.posterior import Posterior
 
 MAX_PANELS = 6
@@ -35,7 +36,8 @@ def plot_predictive(
     observed: Mapping[str, Any] | None = None,
     num: int = 200,
     key: Any = 2,
-) -> Figure:
+    backend: str | None = None,
+) -> Any:
     """Plot observed data over data replicated from the posterior predictive distribution.
 
     Up to 30 values are shown one by one, with the 50 and 90 % intervals of their replicates; more of them as densities,
@@ -46,11 +48,18 @@ def plot_predictive(
         observed: the observed data by name; those of the posterior's model if None.
         num: number of replicates of a posterior.
         key: integer seed or `jax.random.key` of a posterior's replicates.
+        backend: "matplotlib", "plotly" or "bokeh"; the one chosen by `bernflow.plots.use` if None.
+            Interactive figures show densities, or distribution functions of whole numbers.
+
+    Returns:
+        The figure. That of matplotlib is outside of pyplot's list of open figures: show it in a notebook or call its
+        `savefig`. That of plotly has `write_html`, that of bokeh goes to `bokeh.plotting.show`.
 
     Example:
         >>> from bernflow.plots import plot_predictive
         >>> plot_predictive(post).savefig("predictive.png")
     """
+    backend = choose_backend(backend)
     if isinstance(posterior_or_draws, Posterior):
         draws = posterior_or_draws.predict(num=num, key=key)
         model = posterior_or_draws.model
@@ -64,10 +73,13 @@ def plot_predictive(
             f"observed data. Observed: {_shapes(observed or {}, 0)}; replicated: {_shapes(draws, 1)}."
         )
     shown = list(pairs.items())[:MAX_PANELS]
+    if backend != STATIC:
+        is_counted = any(_is_counted(*pair) for _, pair in shown)
+        return interactive.predictive(dict(shown), is_counted, backend)
     columns = min(len(shown), 3)
     rows = math.ceil(len(shown) / columns)
     with house_style():
-        figure = Figure(figsize=(max(2.9 * columns, 5.2), 2.4 * rows + 0.4), layout="constrained")
+        figure = HouseFigure(figsize=(max(2.9 * columns, 5.2), 2.4 * rows + 0.4), layout="constrained")
         grid = list(figure.subplots(rows, columns, squeeze=False).flat)
         for axes, (name, (values, replicates)) in zip(grid, shown, strict=False):
             if len(values) <= MAX_EACH:

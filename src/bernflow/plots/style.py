@@ -1,10 +1,12 @@
 """One look for every figure: quiet axes, colours that stay apart without colour vision (Okabe and Ito)."""
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from bernflow.diagnostics.verdict import Diagnostics
 
@@ -36,6 +38,15 @@ def house_style() -> Iterator[None]:
     """Use the look inside of a `with` block; the user's own settings come back after it."""
     with mpl.rc_context(SETTINGS):
         yield
+
+
+class HouseFigure(Figure):
+    """A figure that a notebook shows by itself; of matplotlib's own it shows those of pyplot only."""
+
+    def _repr_png_(self) -> bytes:
+        buffer = io.BytesIO()
+        self.savefig(buffer, format="png", dpi="figure")
+        return buffer.getvalue()
 
 
 def hide_density_axis(axes: Axes) -> None:

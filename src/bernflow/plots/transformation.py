@@ -16,8 +16,9 @@ from matplotlib.ticker import MaxNLocator
 from bernflow.errors import ArgumentError
 from bernflow.flows.base import AbstractFlow
 from bernflow.keys import as_key
+from bernflow.plots.backends import stay_static
 from bernflow.plots.components import VIEW, Panel, component_draws, estimate_density
-from bernflow.plots.style import ACCENT, FIT, MUTED, house_style, verdict_title
+from bernflow.plots.style import ACCENT, FIT, MUTED, HouseFigure, house_style, verdict_title
 from bernflow.posterior import Posterior
 from bernflow.precision import use_precision
 from bernflow.target import AbstractLayout
@@ -70,6 +71,7 @@ def plot_transformation(
         >>> from bernflow.plots import plot_transformation
         >>> plot_transformation(post, "mu").savefig("map.png")
     """
+    stay_static("plot_transformation")
     flow = posterior.distribution
     if not isinstance(flow, AbstractFlow):
         raise ArgumentError(
@@ -205,7 +207,7 @@ def _theta_density(posterior: Posterior, panel: Panel, latent: Latent) -> tuple[
 def _draw(posterior: Posterior, panel: Panel, column: int, latent: Latent, curves: Curves) -> Figure:
     theta, theta_density = _theta_density(posterior, panel, latent)
     with house_style():
-        figure = Figure(figsize=(5.2, 4.6), layout="constrained")
+        figure = HouseFigure(figsize=(5.2, 4.6), layout="constrained")
         grid = figure.add_gridspec(2, 2, width_ratios=(2.4, 1), height_ratios=(2.4, 1))
         upper = figure.add_subplot(grid[0, 0])
         lower = figure.add_subplot(grid[1, 0], sharex=upper)

@@ -12,7 +12,8 @@ from numpy.typing import ArrayLike
 from bernflow.diagnostics.importance import CONSTANT_SPREAD, MIN_DRAWS, check_log_weights, psis, tail_size
 from bernflow.diagnostics.verdict import USABLE_KHAT
 from bernflow.errors import ArgumentError
-from bernflow.plots.style import ACCENT, FIT, MUTED, house_style, verdict_title
+from bernflow.plots.backends import stay_static
+from bernflow.plots.style import ACCENT, FIT, MUTED, HouseFigure, house_style, verdict_title
 from bernflow.posterior import Posterior
 
 # Points of the curve left of the tail; what lies left of the first one is not shown.
@@ -34,6 +35,7 @@ def plot_weights(posterior_or_log_weights: Posterior | ArrayLike, num: int = 20_
         >>> from bernflow.plots import plot_weights
         >>> plot_weights(post).savefig("weights.png")
     """
+    stay_static("plot_weights")
     heading = None
     if isinstance(posterior_or_log_weights, Posterior):
         found = posterior_or_log_weights.log_weights(num, key)
@@ -48,7 +50,7 @@ def plot_weights(posterior_or_log_weights: Posterior | ArrayLike, num: int = 20_
             f"{MIN_DRAWS}."
         )
     with house_style():
-        figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+        figure = HouseFigure(figsize=(6.4, 3.6), layout="constrained")
         _draw(figure.subplots(), raw)
         if heading:
             figure.suptitle(heading[0], x=0.01, ha="left", color=heading[1], fontweight="bold", fontsize=11)
@@ -75,7 +77,11 @@ def _draw(axes: Axes, raw: Float[np.ndarray, " s"]) -> None:
         # Smoothed weights end at the largest raw one; the fit itself goes on.
         shown = int(np.searchsorted(fit, x[-1] - CONSTANT_SPREAD)) + 1
         axes.plot(
-            fit[:shown], share[start:][:shown], color=ACCENT, linewidth=1.6, label=f"Pareto fit, k-hat {khat:.2f}"
+            fit[:shown],
+            share[start:][:shown],
+            color=ACCENT,
+            linewidth=1.6,
+            label=f"Pareto fit to these draws, k-hat {khat:.2f}",
         )
     if right - left < CONSTANT_SPREAD:
         left, right = left - 1e-3, right + 1e-3
@@ -100,7 +106,7 @@ def _draw(axes: Axes, raw: Float[np.ndarray, " s"]) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(6))
     axes.set_xlabel("log weight, relative to the mean weight (nats)")
     axes.set_ylabel("draws with a larger weight")
-    axes.legend(loc="lower left", fontsize=8.5)
+    axes.legend(loc="upper right", fontsize=8.5)
 
 
 def _fitted(

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from bernflow.diagnostics.importance import MIN_DRAWS, psis
 from bernflow.plots import plot_convergence, plot_pairs, plot_predictive, plot_weights
+from bernflow.plots.backends import static_figures
 from bernflow.plots.components import Panel
 from bernflow.plots.marginals import draw_marginal
 from bernflow.plots.predictive import match_replicates
@@ -77,7 +78,7 @@ def draw_galleries(material: Material, components: Sequence[Component]) -> list[
     for name, title, draw in kinds:
         try:
             # Names of a user's model are no formulas: a dollar sign is a dollar sign.
-            with rc_context({"text.parse_math": False}):
+            with rc_context({"text.parse_math": False}), static_figures():
                 gallery = draw()
         except Exception as error:  # one picture must not cost the page
             gallery = Gallery(name, title, "", failed=f"{type(error).__name__}: {error}")

@@ -1,3 +1,4 @@
+import re
 import shutil
 import subprocess
 
@@ -44,6 +45,54 @@ def test_bash_completes_commands_options_values_and_files(capsys, tmp_path):
     assert complete("doctor", "--j") == ["--json"]
     assert complete("benchmark", "a") == ["accuracy"]
     assert complete("benchmark", "accuracy", "--tier", "") == ["full", "quick"]
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="no fish")
+def test_fish_completes_commands_options_and_values(capsys, tmp_path):
+    (tmp_path / "bernflow.fish").write_text(script(capsys, "fish"))
+
+    def complete(line):
+        code = f"source bernflow.fish; complete -C '{line}'"
+        found = subprocess.run(["fish", "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True)
+        assert found.stderr == ""
+        return [row.split("\t")[0] for row in found.stdout.splitlines()]
+
+    assert complete("bernflow re") == ["report", "reproduce"]
+    assert complete("bernflow fit --see") == ["--seed"]
+    assert complete("bernflow reproduce --model ") == ["m1", "m2", "m3"]
+    assert complete("bernflow benchmark a") == ["accuracy"]
+
+
+# A terminal of its own, in which Tab lists what there is.
+ZSH = """
+zmodload zsh/zpty
+zpty shell zsh -f
+zpty -w shell "PROMPT=; fpath=($PWD \\$fpath); autoload -Uz compinit; compinit -u -D; stty columns 300 -echo"
+zpty -w shell "bindkey '^I' list-choices; print REA''DY"
+while zpty -r shell line; do [[ $line == *READY* ]] && break; done
+zpty -w -n shell "$1"$'\\t'
+sleep 1
+while zpty -r -t shell line; do print -r -- $line; done
+"""
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh")
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("bernflow re", ["report -- write a page", "reproduce -- run the paper's"]),
+        ("bernflow fit --see", ["--seed -- random seed"]),
+        ("bernflow reproduce --model ", ["m1", "m2", "m3"]),
+        ("bernflow benchmark ", ["accuracy", "speed"]),
+    ],
+)
+def test_zsh_completes_commands_options_and_values(capsys, tmp_path, line, words):
+    (tmp_path / "_bernflow").write_text(script(capsys, "zsh"))
+    (tmp_path / "ask.zsh").write_text(ZSH)
+    command = ["zsh", "-f", "ask.zsh", line]
+    found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True, timeout=60)
+    shown = re.sub(r" +", " ", re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", found.stdout))
+    assert [word for word in words if word not in shown] == []
 
 
 @pytest.mark.parametrize("shell", SHELLS)

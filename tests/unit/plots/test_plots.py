@@ -56,8 +56,6 @@ def test_many_components_are_capped_with_a_note(make):
 
 def test_arguments_are_checked(make):
     post = make()
-    with pytest.raises(ArgumentError, match="backend='bokeh': only 'matplotlib' is drawn here"):
-        plot_posterior(post, backend="bokeh")
     with pytest.raises(ArgumentError, match="var_names: 'c' is unknown; expected some of tau, b"):
         plot_posterior(post, var_names=["c"], num=10)
     with pytest.raises(ArgumentError, match=r"reference has z: expected draws of a plotted tau, b"):
@@ -82,9 +80,13 @@ def test_convergence(make):
     render(figure)
     line = figure.axes[0].get_lines()[0]
     np.testing.assert_array_equal(line.get_ydata(), history["elbo"])
-    assert [t.get_text() for t in figure.axes[0].get_legend().get_texts()] == ["ELBO", "log evidence"]
+    assert [t.get_text() for t in figure.axes[0].get_legend().get_texts()] == [
+        "ELBO",
+        "2 standard errors",
+        "log evidence",
+    ]
     poor = plot_convergence(make(np.random.default_rng(0).normal(size=2000) * 5, history))
-    assert [t.get_text() for t in poor.axes[0].get_legend().get_texts()] == ["ELBO"]
+    assert [t.get_text() for t in poor.axes[0].get_legend().get_texts()] == ["ELBO", "2 standard errors"]
 
 
 def test_convergence_bears_steps_that_failed(make):
@@ -95,3 +97,7 @@ def test_convergence_bears_steps_that_failed(make):
 def test_convergence_needs_a_history(make):
     with pytest.raises(ArgumentError, match="The history has no step and elbo"):
         plot_convergence(make())
+
+
+def test_a_notebook_shows_a_figure_by_itself(make):
+    assert make().plot(num=100)._repr_png_().startswith(b"\x89PNG")

@@ -29,7 +29,7 @@ def test_the_fit_follows_the_tail(shape):
     assert dict(mpl.rcParams) == before
     khat = psis(raw)[1]
     drawn = lines(figure)
-    fit, tail = drawn[f"Pareto fit, k-hat {khat:.2f}"], drawn[f"{tail_size(4000)} in the tail"]
+    fit, tail = drawn[f"Pareto fit to these draws, k-hat {khat:.2f}"], drawn[f"{tail_size(4000)} in the tail"]
     assert len(tail.get_xdata()) == tail_size(4000)
     # Relative to the mean weight, whose log is -log(1 - shape) here.
     top = raw.max() - (np.log(np.mean(np.exp(raw - raw.max()))) + raw.max())
@@ -50,7 +50,7 @@ def test_a_tail_over_hundreds_of_nats_gets_hills_line():
     raw = 300.0 * RNG.normal(size=4000)
     khat = psis(raw)[1]
     assert khat > 50
-    x, y = lines(plot_weights(raw))[f"Pareto fit, k-hat {khat:.2f}"].get_data()
+    x, y = lines(plot_weights(raw))[f"Pareto fit to these draws, k-hat {khat:.2f}"].get_data()
     assert np.diff(np.log(y))[5] / np.diff(x)[5] == pytest.approx(-1 / khat, rel=0.05)
 
 

@@ -1,0 +1,83 @@
+"""Every tutorial is a notebook that runs and shows its results in rich form."""
+
+import ast
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("jupytext")
+
+ROOT = Path(__file__).parents[2]
+
+
+def load(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+notebooks = load(ROOT / "docs" / "notebooks.py")
+PAGES = {page.stem: page for page in notebooks.pages()}
+# Tutorials need more than the packages that are always there.
+NEEDS = {"stan": "httpstan", "pymc": "pymc", "pictures-and-a-table": "formulaic"}
+
+
+def code(notebook):
+    return [cell["source"] for cell in notebook["cells"] if cell["cell_type"] == "code"]
+
+
+def test_the_tutorials_that_there_should_be():
+    assert {"regression", "eight-schools", "neural-network", "separate-modes", "laptop-to-cluster"} <= set(PAGES)
+    assert {"stan", "pymc", "pictures-and-a-table"} <= set(PAGES)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_notebook_has_the_code_and_the_text_of_its_page(name):
+    nbformat = pytest.importorskip("nbformat")
+    notebook = notebooks.make(PAGES[name])
+    nbformat.validate(nbformat.from_dict(notebook))
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGES[name].read_text(), flags=re.DOTALL | re.MULTILINE)
+    page, cells = (ast.parse("\n".join(parts)).body for parts in (blocks, code(notebook)))
+    assert len(page) == len(cells) > 3
+    changed = [(ast.unparse(a), ast.unparse(b)) for a, b in zip(page, cells, strict=True) if ast.dump(a) != ast.dump(b)]
+    assert all(before == f"print({after})" for before, after in changed)
+    assert changed  # something to show
+    text = "".join(cell["source"] for cell in notebook["cells"] if cell["cell_type"] == "markdown")
+    assert not re.search(r"\]\((?!https?:|#)", text)
+
+
+def test_code_is_split_between_statements_only():
+    source = "a = 1\n\ndef f():\n    x = 1\n\n    return x\n\nprint(a)\n\nprint(f())\n\nprint([a][0])"
+    expected = ["a = 1", "def f():\n    x = 1\n\n    return x", "a", "print(f())", "[a][0]"]
+    assert notebooks.paragraphs(source) == expected
+
+
+def test_a_notebook_shows_html_and_pictures(monkeypatch, tmp_path):
+    # In this process and without training: a kernel would have to import everything anew.
+    shells = pytest.importorskip("IPython.core.interactiveshell")
+    load(ROOT / "tests" / "docs" / "untrained.py").install(monkeypatch.setattr)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    shell = shells.InteractiveShell()
+    shell.history_manager.enabled = False
+    kinds = set()
+    for source in code(notebooks.make(PAGES["regression"])):
+        done = shell.run_cell(source)
+        done.raise_error()
+        kinds |= set(shell.display_formatter.format(done.result)[0]) if done.result is not None else set()
+    assert {"text/html", "image/png"} <= kinds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PAGES)
+def test_a_notebook_runs(name, tmp_path):
+    for package in ("nbclient", "ipykernel", NEEDS.get(name, "numpyro")):
+        pytest.importorskip(package)
+    done = notebooks.execute(notebooks.make(PAGES[name]), tmp_path)
+    kinds = {kind for cell in done["cells"] for output in cell.get("outputs", ()) for kind in output.get("data", ())}
+    assert "text/html" in kinds
+    if name != "laptop-to-cluster":  # which is about machines, and draws nothing
+        assert "image/png" in kinds or name == "neural-network"

@@ -1,0 +1,83 @@
+"""The table of the README is what its writer makes of the kept results, and says what was not measured."""
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def readme():
+    sys.path.insert(0, str(ROOT))  # `benchmarks` is not installed
+    try:
+        yield importlib.import_module("benchmarks.readme")
+    finally:
+        sys.path.remove(str(ROOT))
+
+
+def record(target, method, **figures):
+    base = {
+        "target": target,
+        "method": method,
+        "key": 0,
+        "matched": False,
+        "status": "ok",
+        "elbo": None,
+        "seconds": 3.0,
+    }
+    return {**base, **figures}
+
+
+def lines(text):
+    return {line.split("|")[1].strip(): [cell.strip() for cell in line.split("|")[2:-1]] for line in text.splitlines()}
+
+
+def test_the_readme_has_the_figures_of_the_kept_results(readme):
+    text = readme.README.read_text(encoding="utf-8")
+    assert text == readme.page(text, readme.load_records(readme.RESULTS)), "run python -m benchmarks.readme"
+
+
+def test_what_was_not_measured_is_said_so(readme, tmp_path):
+    found = lines(readme.table([], tmp_path))
+    assert set(found) >= set(readme.ROWS.values())
+    assert all(set(found[title]) == {"not measured"} for title in readme.ROWS.values())
+
+
+def test_a_cell_has_kl_and_seconds_and_the_best_is_bold(readme, tmp_path):
+    evidence = -31.311350
+    runs = [
+        record("eight-schools-noncentered", "bernflow", elbo=evidence - 0.0005),
+        record("eight-schools-noncentered", "AutoIAFNormal", elbo=evidence - 0.0123, seconds=8.4),
+        record("eight-schools-noncentered", "blackjax-pathfinder", elbo=evidence - 12.34),
+        record("eight-schools-noncentered", "nuts", mean_error=-0.031),
+        record("bernoulli", "AutoIAFNormal", status="refuses 1-D: it needs two"),
+    ]
+    found = lines(readme.table(runs, tmp_path))
+    row = dict(zip(readme.COLUMNS, found["8 schools, non-centered"], strict=True))
+    assert row["bernflow"] == "**0.0005**; 3 s"
+    assert row["AutoIAFNormal"] == "0.0123; 8 s"
+    assert row["blackjax-pathfinder"] == "12.3; 3 s"
+    assert row["nuts"] == "means within 0.03 sd; 3 s"
+    assert row["pymc-fullrank"] == "not measured"
+    assert "refuses 1-D" in found["Bernoulli"]
+
+
+def test_the_papers_recipe_comes_from_its_experiment_with_a_link(readme, tmp_path):
+    (tmp_path / "cauchy").mkdir()
+    file = tmp_path / "cauchy" / "claims.csv"
+    file.write_text('quantity,paper,"paper\'s recipe, run here"\nKL at M = 5,1,2\nKL at M = 50,1,0.00241\n')
+    assert readme.repeated("cauchy", tmp_path) == "[0.0024](results/cauchy/README.md)"
+    file.write_text("quantity,paper\n")
+    with pytest.raises(LookupError, match="has 0 rows with"):
+        readme.repeated("cauchy", tmp_path)
+
+
+def test_it_can_be_read_in_minutes():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    prose = re.sub(r"```.*?```|<!-- accuracy:start.*?accuracy:end -->|\]\([^)]*\)", "", text, flags=re.DOTALL)
+    assert len(prose.split()) < 700
+    assert text.count("```python") >= 2
