@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from bernflow.diagnostics.chains import ChainDiagnostics, Convergence, convergence, judge_chains
+from bernflow.diagnostics.summaries import summarize
 from bernflow.models.base import AbstractModel
 from bernflow.posterior import display, sampling
 from bernflow.posterior.export import to_datatree
