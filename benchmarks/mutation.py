@@ -101,7 +101,7 @@ def main(argv: list[str] | None = None) -> int:
     everything = [mutant for module in options.modules for mutant in mutants_of(module)]
     chosen = random.Random(options.seed).sample(everything, min(options.num, len(everything)))
     print(f"{len(chosen)} of {len(everything)} mutants of {len(options.modules)} modules", flush=True)
-    survivors = []
+    num_alive = 0
     with tempfile.TemporaryDirectory(prefix="bernflow-mutants-") as folder:
         copy = Path(folder)
         for name in ("src", "tests", "pyproject.toml"):
@@ -119,13 +119,12 @@ def main(argv: list[str] | None = None) -> int:
             place.write_text(mutant.text)
             alive = run_tests(copy, tests, limits[tests])
             place.write_text(original)
-            if alive:
-                survivors.append(mutant)
+            num_alive += alive
             print(f"{'survived' if alive else 'noticed':9}{mutant.module} {mutant.operator}", flush=True)
-    for mutant in survivors:
-        print(f"\n{difference(mutant)}")
-    print(f"\n{len(chosen) - len(survivors)} of {len(chosen)} noticed")
-    return len(survivors)
+            if alive:
+                print(difference(mutant), flush=True)
+    print(f"{len(chosen) - num_alive} of {len(chosen)} noticed")
+    return num_alive
 
 
 if __name__ == "__main__":
