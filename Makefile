@@ -15,12 +15,17 @@ INSTALLED_DEV := $(VENV)/.installed-dev
 INSTALLED_DOCS := $(VENV)/.installed-docs
 INSTALLED_NOTEBOOKS := $(VENV)/.installed-notebooks
 
-.PHONY: help demo test test-slow lint types docs notebooks benchmark-accuracy clean
+# Mutants that `make mutation` tries.
+NUM ?= 50
+
+.PHONY: help demo test test-slow coverage mutation lint types docs notebooks benchmark-accuracy clean
 
 help:
 	@echo "make demo                fit eight schools, draw its posterior"
 	@echo "make test                run the tests"
 	@echo "make test-slow           run the tests that take minutes"
+	@echo "make coverage            run the tests; fail where they reach less than 95 % of the code"
+	@echo "make mutation            break the code in NUM=$(NUM) small ways, and see whether the tests notice"
 	@echo "make lint                check style and formatting"
 	@echo "make types               check the types"
 	@echo "make docs                build the documentation into site/"
@@ -37,6 +42,12 @@ test: $(INSTALLED_DEV)
 
 test-slow: $(INSTALLED_DEV)
 	$(BIN)/python -m pytest -m slow $(ARGS)
+
+coverage: $(INSTALLED_DEV)
+	$(BIN)/python -m pytest $(ARGS) --cov --cov-report=term --cov-fail-under=95
+
+mutation: $(INSTALLED_DEV)
+	$(BIN)/python -m benchmarks.mutation --num $(NUM)
 
 lint: $(INSTALLED_DEV)
 	$(BIN)/ruff check .

@@ -507,8 +507,8 @@ def test_law_zero_at_the_middle(raw):
 
 @law
 def test_law_slope_is_the_derivative(raw):
-    t = GRID[(GRID != 0) & (GRID != 1)]
-    np.testing.assert_allclose(value_and_slope(raw, t)[1], autodiff(raw, t), rtol=1e-7, atol=1e-9)
+    # At the edges themselves, too, where a power of zero would make it no number.
+    np.testing.assert_allclose(value_and_slope(raw, GRID)[1], autodiff(raw, GRID), rtol=1e-7, atol=1e-9)
 
 
 @law
@@ -527,7 +527,7 @@ def test_law_inverse(raw):
 
 
 @settings(deadline=None, max_examples=60, derandomize=True)
-@given(t=st.floats(1e-9, 1 - 1e-9), degree=st.sampled_from([0, 1, 7, 50]))
+@given(t=st.floats(1e-9, 1 - 1e-9), degree=st.sampled_from([0, 1, 7, 50, 150]))
 def test_law_basis_is_a_partition_of_unity(t, degree):
     b = np.asarray(basis(jnp.asarray(t, jnp.float64), degree))
     assert b.shape == (degree + 1,)

@@ -1,4 +1,5 @@
 import functools
+import runpy
 
 import pytest
 
@@ -33,6 +34,14 @@ def test_every_command_explains_itself(capsys, command):
     code, out, _ = run(capsys, command.name, "--help")
     assert code == 0
     assert f"usage: bernflow {command.name}" in out
+
+
+def test_the_package_runs_as_a_module(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["bernflow", "--version"])
+    with pytest.raises(SystemExit) as stop:
+        runpy.run_module("bernflow", run_name="__main__")
+    assert stop.value.code == 0
+    assert capsys.readouterr().out.startswith("bernflow ")
 
 
 def test_version(capsys):

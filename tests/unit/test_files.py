@@ -2,13 +2,13 @@ import errno
 import json
 import os
 import re
-import threading
 
 import numpy as np
 import pytest
 
 from bernflow.errors import BernflowError, FileWriteError
-from bernflow.files import ensure_writable, json_text, write_folder, write_whole
+from bernflow.files import ensure_writable, json_text, write_whole
+from bernflow.folders import write_folder
 
 not_as_root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
 
@@ -90,81 +90,13 @@ def test_a_missing_folder_is_named(tmp_path):
         write_whole(tmp_path / "none" / "file", text("x"))
 
 
-def test_errors_name_files_inside_of_the_folder(tmp_path):
-    with pytest.raises(FileWriteError, match=r"folder cannot be written \(no/such: No such file"):
-        write_folder(tmp_path / "folder", lambda fresh: (fresh / "no" / "such").write_text("x"))
-
-
-def test_a_folder_is_replaced_as_a_whole(tmp_path):
-    folder = tmp_path / "new" / "folder"
-    assert write_folder(folder, fill(a="1", b="2")) == folder
-    assert read(folder) == {"a.txt": "1", "b.txt": "2"}
-    write_folder(folder, fill(c="3"))
-    assert read(folder) == {"c.txt": "3"}
-    write_folder(folder, fill(d="4"), keep=["c.txt"])
-    assert read(folder) == {"c.txt": "3", "d.txt": "4"}
-    write_folder(folder, fill(c="5"), keep=["c.txt", "d.txt"])
-    assert read(folder) == {"c.txt": "5", "d.txt": "4"}
-    assert os.listdir(folder.parent) == ["folder"]
-
-
-def test_a_file_in_the_place_of_the_folder_stays(tmp_path):
-    (tmp_path / "out").write_text("mine")
-    with pytest.raises(FileWriteError, match="Not a directory"):
-        write_folder(tmp_path / "out", fill(a="1"))
-    assert read(tmp_path) == {"out": "mine"}
-
-
-def test_links_stay_links(tmp_path):
+def test_a_link_stays_a_link(tmp_path):
     (tmp_path / "disk").mkdir()
     (tmp_path / "file").symlink_to(tmp_path / "disk" / "file")
-    (tmp_path / "folder").symlink_to(tmp_path / "disk" / "folder")
     for _ in range(2):
         write_whole(tmp_path / "file", text("x"))
-        write_folder(tmp_path / "folder", fill(a="1"))
     assert (tmp_path / "file").is_symlink()
-    assert (tmp_path / "folder").is_symlink()
     assert (tmp_path / "disk" / "file").read_text() == "x"
-    assert read(tmp_path / "disk" / "folder") == {"a.txt": "1"}
-
-
-def test_writers_of_one_folder_do_not_mix(tmp_path):
-    folder, rounds, errors = tmp_path / "out", 25, []
-
-    def work(name):
-        try:
-            for i in range(rounds):
-                write_folder(folder, fill(one=f"{name}{i}", two=f"{name}{i}"))
-        except Exception as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=work, args=(name,)) for name in "abcd"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
-    contents = read(folder)
-    assert contents.keys() == {"one.txt", "two.txt"}
-    assert len(set(contents.values())) == 1
-    assert os.listdir(tmp_path) == ["out"]
-
-
-def test_a_swap_that_fails_brings_the_old_folder_back(tmp_path, monkeypatch):
-    folder = tmp_path / "out"
-    write_folder(folder, fill(a="old"))
-    rename = os.rename
-
-    def refuse(source, target):
-        if str(source).endswith(".part") and not os.path.exists(target):
-            raise OSError(errno.EIO, "Input/output error")
-        rename(source, target)
-
-    monkeypatch.setattr(os, "rename", refuse)
-    with pytest.raises(FileWriteError, match=r"Input/output error.*What was there before is unchanged\."):
-        write_folder(folder, fill(a="new"))
-    assert read(folder) == {"a.txt": "old"}
-    assert os.listdir(tmp_path) == ["out"]
 
 
 def test_ensure_writable(tmp_path):

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from os import PathLike
 from typing import Any
 
@@ -16,7 +17,7 @@ from bernflow.fit.devices import Devices, as_mesh
 from bernflow.fit.engine import DIAGNOSTIC_PRECISION, cast, train_and_judge, warn_if_poor
 from bernflow.fit.identity import identify
 from bernflow.fit.jointly import fit_jointly, is_joint
-from bernflow.fit.resume import Resumption, open_folder
+from bernflow.fit.resume import Resumption, claim_folder
 from bernflow.fit.settings import check_count, resolve_settings
 from bernflow.flows.base import AbstractFlow
 from bernflow.flows.external import FlowjaxFlow
@@ -116,38 +117,41 @@ def fit(
     random_key = as_key(key)
     devices = None if mesh is None else Devices(as_mesh(mesh))
     progress = progress and jax.process_index() == 0
-    with use_mesh(None if devices is None else devices.mesh), use_precision(settings.precision):
-        accepted = as_model(model, model_args, model_kwargs or {})
-        if batch_size is not None and not isinstance(accepted, AbstractJointModel):
-            raise ArgumentError(
-                f"batch_size={batch_size}: a {type(accepted).__name__} is not made of rows that could be taken in "
-                "batches. Leave it out, or give a bf.Model, a NumPyro model with numpyro.plate(..., subsample_size=), "
-                "or a PyMC model with pm.Minibatch."
-            )
-        if devices is not None:
-            devices.check(accepted)
-        resumption = None
-        if resume is not None:
-            folder = open_folder(resume)  # before anything is computed
-            identity = identify(accepted, settings, random_key, batch_size)
-            resumption = Resumption(folder, identity if devices is None else devices.common(identity))
-            # No process has all rows of a fit whose processes have rows of their own.
-            finished = resumption.finished(None if devices and devices.own_rows else accepted, refine)
-            if finished is not None:
-                warn_if_poor(finished)
-                return finished
-        if isinstance(accepted, AbstractJointModel) and is_joint(accepted, batch_size):
-            posterior = fit_jointly(
-                accepted, settings, random_key, batch_size, progress, began, refine, None, resumption, devices
-            )
-        else:
-            posterior = fit_target(Target(accepted), settings, random_key, progress, began, refine, resumption, devices)
-    warn_if_poor(posterior)
-    if devices is not None and devices.own_rows:
-        # No process has all rows: weights and predictions from one's own would be wrong.
-        posterior.model = None
-    if resumption is not None and not posterior.settings["interrupted"]:
-        resumption.finish(posterior)
+    with ExitStack() as claims:
+        with use_mesh(None if devices is None else devices.mesh), use_precision(settings.precision):
+            accepted = as_model(model, model_args, model_kwargs or {})
+            if batch_size is not None and not isinstance(accepted, AbstractJointModel):
+                raise ArgumentError(
+                    f"batch_size={batch_size}: a {type(accepted).__name__} is not made of rows that could be taken in "
+                    "batches. Leave it out, or give a bf.Model, a NumPyro model with numpyro.plate(..., "
+                    "subsample_size=), or a PyMC model with pm.Minibatch."
+                )
+            if devices is not None:
+                devices.check(accepted)
+            resumption = None
+            if resume is not None:
+                folder = claims.enter_context(claim_folder(resume))  # before anything is computed
+                identity = identify(accepted, settings, random_key, batch_size)
+                resumption = Resumption(folder, identity if devices is None else devices.common(identity))
+                # No process has all rows of a fit whose processes have rows of their own.
+                finished = resumption.finished(None if devices and devices.own_rows else accepted, refine)
+                if finished is not None:
+                    warn_if_poor(finished)
+                    return finished
+            if isinstance(accepted, AbstractJointModel) and is_joint(accepted, batch_size):
+                posterior = fit_jointly(
+                    accepted, settings, random_key, batch_size, progress, began, refine, None, resumption, devices
+                )
+            else:
+                posterior = fit_target(
+                    Target(accepted), settings, random_key, progress, began, refine, resumption, devices
+                )
+        warn_if_poor(posterior)
+        if devices is not None and devices.own_rows:
+            # No process has all rows: weights and predictions from one's own would be wrong.
+            posterior.model = None
+        if resumption is not None and not posterior.settings["interrupted"]:
+            resumption.finish(posterior)
     return posterior
 
 

@@ -1,10 +1,7 @@
 """Checkpoints of a training: plain arrays and JSON with a checksum, in two files of which one is always whole."""
 
-import hashlib
-import json
 import time
 import warnings
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,10 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bernflow.errors import ArgumentError, FileFormatError, FileWriteError
-from bernflow.files import write_whole
+from bernflow.posterior.container import Kind, read_container, write_container
 
-FORMAT, FORMAT_VERSION = "bernflow-checkpoint", 1
-MANIFEST = "manifest"
+KIND = Kind("bernflow-checkpoint", 2, "a checkpoint", "bf.fit(resume=...)", "delete its folder to begin anew")
 # Seconds between two checkpoints, and how many times as long as writing one takes at least: writing never costs more
 # than a few per cent of a fit.
 INTERVAL, PATIENCE = 2.0, 20.0
@@ -110,35 +106,17 @@ class Checkpoint:
         return newest
 
     def _write(self, state: Saved) -> None:
-        manifest = {
-            "format": FORMAT,
-            "format_version": FORMAT_VERSION,
-            "count": self._count + 1,
-            "identity": self._identity,
-            "facts": state.facts,
-        }
-        manifest["sha256"] = _digest(manifest, state.arrays)
-        content = {**state.arrays, MANIFEST: np.frombuffer(json.dumps(manifest).encode(), np.uint8)}
+        facts = {"count": self._count + 1, "identity": self._identity, "facts": state.facts}
         # The older of the two is replaced.
-        write_whole(self.paths[(self._count + 1) % 2], lambda file: np.savez(file, allow_pickle=False, **content))
+        write_container(self.paths[(self._count + 1) % 2], KIND, facts, state.arrays)
         self._count += 1
 
     def _read(self, path: Path) -> tuple[int, Saved]:
+        manifest, arrays = read_container(path, KIND)
         try:
-            # Opened here, because np.load leaves a file open that it cannot read.
-            with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
-            manifest = json.loads(arrays.pop(MANIFEST).tobytes())
-            named, version, stated = manifest["format"], int(manifest["format_version"]), manifest.pop("sha256")
             count, identity, facts = int(manifest["count"]), dict(manifest["identity"]), dict(manifest["facts"])
-        except (OSError, ValueError, KeyError, EOFError, TypeError, AttributeError, zipfile.BadZipFile) as error:
-            raise _damaged(path, f"{type(error).__name__}: {error}") from error
-        if named != FORMAT:
-            raise _damaged(path, f"it says that it is {named!r}")
-        if version > FORMAT_VERSION:
-            raise ArgumentError(f"{path} was written by a newer bernflow: install that, or choose another folder.")
-        if stated != _digest(manifest, arrays):
-            raise _damaged(path, "its checksum is wrong")
+        except (ValueError, KeyError, TypeError) as error:
+            raise KIND.damaged(path, f"{type(error).__name__}: {error}") from error
         different = self._same(identity, self._identity)
         if different:
             raise ArgumentError(
@@ -146,16 +124,3 @@ class Checkpoint:
                 "and settings. Choose another folder, or delete that one to begin anew."
             )
         return count, Saved(arrays, facts)
-
-
-def _digest(manifest: dict[str, Any], arrays: dict[str, np.ndarray]) -> str:
-    total = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode())
-    for name in sorted(arrays):
-        values = np.ascontiguousarray(arrays[name])
-        total.update(f"{name} {values.dtype.itemsize} {values.shape}".encode())
-        total.update(values.tobytes())
-    return total.hexdigest()
-
-
-def _damaged(path: Path, why: str) -> FileFormatError:
-    return FileFormatError(f"{path} is not a checkpoint, or it is damaged ({why}): delete its folder to begin anew.")

@@ -1,10 +1,9 @@
 """A fit that survives its process: checkpoints in a folder, and the finished posterior."""
 
-import hashlib
-import json
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +12,17 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from bernflow.errors import ArgumentError, FileFormatError, FileWriteError
-from bernflow.files import ensure_writable, json_text, write_whole
+from bernflow.files import ensure_writable, write_whole
 from bernflow.fit.checkpoint import Checkpoint, Saved
 from bernflow.fit.identity import differences
 from bernflow.fit.joint import Anchor, JointTrainee
 from bernflow.fit.loop import Place, Trainee
 from bernflow.fit.progress import Recorder
+from bernflow.locks import FolderTakenError, locked
 from bernflow.models.base import AbstractModel
 from bernflow.posterior import Posterior, archive
 from bernflow.posterior.trees import fill_arrays, named_arrays
+from bernflow.sealed import checksum_of, read_sealed, sealed_text
 
 POSTERIOR, FINISHED = "posterior.bernflow", "finished.json"
 RECORD = "record"
@@ -31,12 +32,12 @@ class Resumption:
     """The folder of one fit.
 
     Args:
-        folder: as the user gave it; it is created.
+        folder: see `claim_folder`.
         identity: what the fit depends on, see `identify`.
     """
 
-    def __init__(self, folder: Any, identity: dict[str, Any]):
-        self.folder = open_folder(folder)
+    def __init__(self, folder: Path, identity: dict[str, Any]):
+        self.folder = folder
         self._identity = identity
         # One process of several writes; all read.
         self._writes = jax.process_index() == 0
@@ -60,9 +61,9 @@ class Resumption:
         if not _all_say(int(note.exists()), "a finished fit (0: no, 1: yes)"):
             return None
         try:
-            stated = json.loads(note.read_text())
+            stated = read_sealed(note)
             identity, checksum = dict(stated["identity"]), str(stated["sha256"])
-            whole = hashlib.sha256((self.folder / POSTERIOR).read_bytes()).hexdigest() == checksum
+            whole = checksum_of(self.folder / POSTERIOR) == checksum
         except (OSError, ValueError, KeyError, TypeError) as error:
             self._distrust(f"{note} cannot be read ({type(error).__name__}: {error})")
             return None
@@ -92,8 +93,8 @@ class Resumption:
         path = self.folder / POSTERIOR
         try:
             archive.save(posterior, path)
-            note = {"identity": self._identity, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
-            write_whole(self.folder / FINISHED, lambda file: file.write(json_text(note).encode()))
+            note = sealed_text({"identity": self._identity, "sha256": checksum_of(path)})
+            write_whole(self.folder / FINISHED, lambda file: file.write(note.encode()))
         except ArgumentError:
             pass  # a flow of the user's own cannot be saved; its checkpoint stands, and the next call judges again
         except FileWriteError as error:
@@ -220,16 +221,28 @@ def _all_say(value: int, what: str) -> int:
     return value
 
 
-def open_folder(folder: Any) -> Path:
-    """Create a folder for checkpoints and make sure, before any work, that files can be written there."""
+@contextmanager
+def claim_folder(folder: Any) -> Iterator[Path]:
+    """Create a folder for checkpoints, make sure that files can be written there, and keep other fits out of it."""
     if not isinstance(folder, str | os.PathLike):
         raise ArgumentError(f"resume={folder!r}: expected the path of a folder, which is created if need be, or None.")
     try:
-        return ensure_writable(folder)
+        path = ensure_writable(folder)
     except FileWriteError as error:
         raise ArgumentError(
             f"resume={str(folder)!r} cannot be written to ({error.__cause__ or error}): expected a folder, which is "
             "created if need be. Choose another one, or free its place."
+        ) from error
+    if jax.process_index() > 0:  # the first process of a run has it for all
+        yield path
+        return
+    try:
+        with locked(path):
+            yield path
+    except FolderTakenError as error:
+        raise ArgumentError(
+            f"resume={str(folder)!r} is in use by another fit: expected a folder of its own for each. Wait until that "
+            "one has ended, or choose another folder."
         ) from error
 
 

@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from numbers import Number
 from typing import Any
 
 import equinox as eqx
@@ -16,8 +15,16 @@ from numpyro.distributions.constraints import Constraint
 from bernflow.errors import ModelError
 from bernflow.models import network as networks
 from bernflow.models.base import AbstractJointModel, Site, Theta
-from bernflow.models.inputs import NUMERIC_KINDS, call, check_values, num_positional, pack, unpack, user_code
-from bernflow.models.mapped import is_mapped, row_blocks
+from bernflow.models.declared_inputs import (
+    as_covariates,
+    as_images,
+    as_outcome,
+    check_functions,
+    check_shape,
+    network_parts,
+)
+from bernflow.models.inputs import call, num_positional, unpack, user_code
+from bernflow.models.mapped import row_blocks
 from bernflow.models.network import Network
 from bernflow.models.priors import check_prior, resolve
 from bernflow.models.supports import can_sample, check_observed, probe, start_value
@@ -75,16 +82,16 @@ class Model(AbstractJointModel):
         network: Any = None,
         images: Any = None,
     ):
-        _check_functions(likelihood, log_likelihood, y)
+        check_functions(likelihood, log_likelihood, y)
         check_prior(prior, reserved=OBSERVED)
         self.prior = dict(prior)
         self.likelihood = likelihood
         self.pointwise = log_likelihood
-        self.y = None if y is None else _outcome(y)
-        self.x = _covariates(x)
+        self.y = None if y is None else as_outcome(y)
+        self.x = as_covariates(x)
         self.is_real = None
         self.total_rows = None if self.y is None or self.y.ndim == 0 else len(self.y)
-        self.network, self.images, self.features = _network_parts(network, images, self.y)
+        self.network, self.images, self.features = network_parts(network, images, self.y)
         self.sites = resolve(self.prior)
         for start, (y, x, h) in self._parts():
             if start == 0:
@@ -207,7 +214,7 @@ class Model(AbstractJointModel):
             return args, {name: value for name, value in kwargs.items() if name != "images"}
         if self.network is None:
             raise ModelError("predict got images, but the model has no network: leave them out.")
-        features = networks.evaluate(self.network, _images(kwargs["images"]))
+        features = networks.evaluate(self.network, as_images(kwargs["images"]))
         return args, {**{name: v for name, v in kwargs.items() if name != "images"}, "features": features}
 
     def predict(  # type: ignore[override]
@@ -241,7 +248,7 @@ class Model(AbstractJointModel):
         with user_code("The likelihood, run to predict,"):
             own = x is None and features is None
             h = self.features if own else features
-            fn = self._distribution(theta, unpack(self.x if x is None else _covariates(x)), h)
+            fn = self._distribution(theta, unpack(self.x if x is None else as_covariates(x)), h)
             if own:
                 shape = np.shape(self.y)
                 batch = jnp.broadcast_shapes(fn.batch_shape, shape[: len(shape) - fn.event_dim])
@@ -317,7 +324,7 @@ class Model(AbstractJointModel):
                         "that returns log probabilities is given as log_likelihood=..."
                     )
                 seen["batch"], seen["event_dim"] = tuple(fn.batch_shape), fn.event_dim
-                _check_shape(np.shape(y), seen["batch"], tuple(fn.event_shape))
+                check_shape(np.shape(y), seen["batch"], tuple(fn.event_shape))
             return self._points_of(theta, None if y is None else jnp.asarray(y), unpack(x), unpack(h))
 
         what = "The log_likelihood" if self.likelihood is None else "The likelihood"
@@ -345,87 +352,5 @@ class Model(AbstractJointModel):
                 probe(visit)
 
 
-def _check_shape(shape: tuple[int, ...], batch: tuple[int, ...], event: tuple[int, ...]) -> None:
-    split = len(shape) - len(event)
-    given = f"y has shape {shape}, the likelihood has batch_shape {batch} and event_shape {event}"
-    if split < 0 or shape[split:] != event:
-        raise ModelError(
-            f"{given}: expected y to end in the event_shape {event}. Reshape y, or change what to_event(...) makes of "
-            "the likelihood."
-        )
-    try:
-        points = jnp.broadcast_shapes(shape[:split], batch)
-    except ValueError:
-        points = None
-    if points != shape[:split]:
-        outcome = "which do not fit" if points is None else f"which broadcast to {points}"
-        raise ModelError(
-            f"{given}, {outcome}: expected one log probability per data point, shape {shape[:split]}. Make the "
-            "parameters of the likelihood as long as y: a column of shape (N, 1) becomes (N,) by `[:, 0]` or "
-            "`.squeeze(-1)`."
-        )
-
-
-def _check_functions(likelihood: Any, log_likelihood: Any, y: Any) -> None:
-    if (likelihood is None) == (log_likelihood is None):
-        given = "neither" if likelihood is None else "both"
-        raise ModelError(f"Model got {given} of likelihood= and log_likelihood=: expected exactly one of them.")
-    for name, function in (("likelihood", likelihood), ("log_likelihood", log_likelihood)):
-        if function is not None and (not callable(function) or isinstance(function, Distribution)):
-            raise ModelError(
-                f"Model: {name} is a {type(function).__name__}: expected a function of theta, for example "
-                f"`{name}=lambda theta, {'x' if name == 'likelihood' else 'y, x'}: ...`."
-            )
-    if likelihood is not None and y is None:
-        raise ModelError("Model got likelihood= without y=: expected the observed data as y=...")
-
-
-def _network_parts(network: Any, images: Any, y: Any) -> tuple[Network | None, Any, Any]:
-    """Check network and images; until the network is trained its output counts as zero."""
-    if (network is None) != (images is None):
-        given, missing = ("network", "images") if images is None else ("images", "network")
-        raise ModelError(f"Model got {given}= without {missing}=: expected both, or neither.")
-    if network is None:
-        return None, None, None
-    network, images = networks.as_network(network), _images(images)
-    if y is None or len(images) != len(np.atleast_1d(y)):
-        num = 0 if y is None else len(np.atleast_1d(y))
-        raise ModelError(f"Model: images has {len(images)} rows and y has {num}: expected one image per observation.")
-    return network, images, np.zeros((len(images), *networks.check_output(network, images)), np.float32)
-
-
-def _images(images: Any) -> np.ndarray:
-    # A file mapped into memory stays one, so that its rows are read when they are needed.
-    array = images if is_mapped(images) else np.asarray(images)
-    if array.ndim < 1 or array.dtype.kind not in NUMERIC_KINDS:
-        raise ModelError(
-            f"images has shape {array.shape} and type {array.dtype}: expected numbers, one row per observation."
-        )
-    return array
-
-
 def _is_none(leaf: Any) -> bool:
     return leaf is None
-
-
-def _outcome(y: Any) -> np.ndarray:
-    check_values(y, "Model: y")
-    array = y if is_mapped(y) else np.asarray(y)
-    if array.dtype.kind not in NUMERIC_KINDS:
-        raise ModelError(f"Model: y has dtype {array.dtype}: expected numbers. Encode it as integers or floats.")
-    if is_mapped(array):
-        # Truth values as numbers, without reading the file.
-        return array.view(np.uint8) if array.dtype.kind == "b" else array
-    check_values(array, "Model: y")
-    return array.astype(int) if array.dtype.kind == "b" else array
-
-
-def _covariates(x: Any) -> Any:
-    """Pack x; a list of plain numbers counts as an array."""
-
-    def is_numbers(node: Any) -> bool:
-        return isinstance(node, list) and len(node) > 0 and all(isinstance(v, Number) for v in node)
-
-    x = jax.tree.map(lambda node: np.asarray(node) if is_numbers(node) else node, x, is_leaf=is_numbers)
-    check_values(x, "Model: x")
-    return pack(x)

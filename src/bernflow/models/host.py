@@ -12,34 +12,55 @@ from jaxtyping import Array
 def host_call(function: Callable[..., Sequence[Any]], results: Sequence[Any], *arguments: Array) -> list[Array]:
     """Call a function on the host, once per element of what is vmapped, from code that may be jitted.
 
-    JAX runs such calls in a thread of its own, where a local precision does not hold and numbers of 64 bits are
-    rounded to 32 on their way in and out. They travel as pairs of 32-bit words here.
-
     Args:
         function: takes and returns NumPy arrays.
         results: shapes with dtypes of what it returns, as of `jax.ShapeDtypeStruct`.
         *arguments: its arguments.
     """
-    values = [jnp.asarray(argument) for argument in arguments]
-    dtypes, ranks = [value.dtype for value in values], [value.ndim for value in values]
-    returned = [jax.ShapeDtypeStruct(r.shape, jax.dtypes.canonicalize_dtype(r.dtype)) for r in results]
+    ranks = [jnp.ndim(argument) for argument in arguments]
+    # Asked here: on the host another precision may hold.
+    dtypes = [jax.dtypes.canonicalize_dtype(r.dtype) for r in results]
 
-    def on_host(*words: Any) -> list[np.ndarray]:
-        inputs = [_from_words(w, dtype) for w, dtype in zip(words, dtypes, strict=True)]
+    def one_by_one(*inputs: np.ndarray) -> list[np.ndarray]:
         # Mapped axes come first; those of arguments that are not mapped have length one.
         lead = [v.shape[: v.ndim - rank] for v, rank in zip(inputs, ranks, strict=True)]
         batch = np.broadcast_shapes(*lead)
-        outputs = [np.empty((*batch, *r.shape), r.dtype) for r in returned]
+        outputs = [np.empty((*batch, *r.shape), dtype) for r, dtype in zip(results, dtypes, strict=True)]
         for index in np.ndindex(batch):
             own = [tuple(i % n for i, n in zip(index, shape, strict=True)) for shape in lead]
             drawn = function(*(v[place] for v, place in zip(inputs, own, strict=True)))
             for output, value in zip(outputs, drawn, strict=True):
                 output[index] = value
-        return [_to_words(output) for output in outputs]
+        return outputs
+
+    return batched_host_call(one_by_one, results, *arguments, vmap_method="expand_dims")
+
+
+def batched_host_call(
+    function: Callable[..., Sequence[Any]], results: Sequence[Any], *arguments: Array, vmap_method: str
+) -> list[Array]:
+    """Call a function on the host, once for all that is vmapped, from code that may be jitted.
+
+    JAX runs such calls in a thread of its own, where a local precision does not hold and numbers of 64 bits are
+    rounded to 32 on their way in and out. They travel as pairs of 32-bit words here.
+
+    Args:
+        function: takes and returns NumPy arrays, whose first axes are the mapped ones.
+        results: shapes with dtypes of what it returns for one element, as of `jax.ShapeDtypeStruct`.
+        *arguments: its arguments.
+        vmap_method: what mapped axes do to arguments that are not mapped, see `jax.pure_callback`.
+    """
+    values = [jnp.asarray(argument) for argument in arguments]
+    dtypes = [value.dtype for value in values]
+    returned = [jax.ShapeDtypeStruct(r.shape, jax.dtypes.canonicalize_dtype(r.dtype)) for r in results]
+
+    def on_host(*words: Any) -> list[np.ndarray]:
+        outputs = function(*(_from_words(w, dtype) for w, dtype in zip(words, dtypes, strict=True)))
+        return [_to_words(np.asarray(output, r.dtype)) for output, r in zip(outputs, returned, strict=True)]
 
     shapes = [jax.ShapeDtypeStruct((*r.shape, 2), jnp.uint32) if _is_long(r.dtype) else r for r in returned]
     words = [jax.lax.bitcast_convert_type(v, jnp.uint32) if _is_long(v.dtype) else v for v in values]
-    outputs = jax.pure_callback(on_host, shapes, *words, vmap_method="expand_dims")
+    outputs = jax.pure_callback(on_host, shapes, *words, vmap_method=vmap_method)
     return [
         jax.lax.bitcast_convert_type(output, r.dtype) if _is_long(r.dtype) else output
         for output, r in zip(outputs, returned, strict=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -10,35 +10,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 from numpyro import handlers
-from numpyro.distributions import biject_to, constraints
+from numpyro.distributions import biject_to
 from numpyro.distributions.constraints import Constraint
-from numpyro.primitives import Messenger
 
 from bernflow.errors import ModelError
 from bernflow.models.base import AbstractJointModel, Site, Theta
+from bernflow.models.discovery import Local, Plate, discover, take_rows
 from bernflow.models.evaluation import evaluation, inference_mode, with_training_argument
 from bernflow.models.inputs import check_values, freeze, is_data, name_of, pack, unpack, user_code
-from bernflow.models.numpyro import copied, drawn, fill, fresh, is_subsampled, learned, redraw, warn_broadcast
-from bernflow.models.supports import can_sample, check_continuous, check_observed, describe, is_factor, probe
+from bernflow.models.numpyro import copied, drawn, fill, fresh, learned, redraw
+from bernflow.models.supports import can_sample, check_observed
 
 # The one row of a model that does not subsample: a batch is all data.
 ALL = "all"
-
-
-class Plate(NamedTuple):
-    """A plate that takes `batch_size` of its `size` rows."""
-
-    name: str
-    size: int
-    batch_size: int
-
-
-class Local(NamedTuple):
-    """A site inside the plate of the rows: which axis of its log probability runs over the rows."""
-
-    name: str
-    axis: int
-    event_dim: int
 
 
 class SubsampledModel(AbstractJointModel):
@@ -79,7 +63,7 @@ class SubsampledModel(AbstractJointModel):
         self.args, self.kwargs = pack(args), pack(kwargs)
         self.weights, self.fixed, self.state, self.plates = {}, {}, {}, ()
         with user_code(f"The model function {name_of(function)!r}"):
-            found = _discover(self)
+            found = discover(function, (self.args, self.kwargs))
             self.sites, self.plates, self.local = tuple(found.sites), tuple(found.plates), tuple(found.local)
             self.observed_names, self.has_deterministic = tuple(found.observed), found.has_deterministic
             self.constraints = found.constraints
@@ -231,7 +215,7 @@ class SubsampledModel(AbstractJointModel):
         args, kwargs = unpack((self.args, self.kwargs) if arguments is None else arguments)
         args, kwargs = with_training_argument(self.function, args, kwargs, training)
         function: Callable = redraw(self.function) if is_redrawn else self.function
-        function = handlers.seed(_take_rows(function, rows, complete=not training), key)
+        function = handlers.seed(take_rows(function, rows, complete=not training), key)
         function = handlers.substitute(function, data={**self._params(weights, training), **copied(state), **theta})
         if is_filled:
             function = handlers.substitute(function, substitute_fn=fill)
@@ -273,7 +257,7 @@ class SubsampledModel(AbstractJointModel):
         """Run the model once for the initial values, and its density on shapes, to see what needs concrete data."""
 
         def values(arguments: Any) -> tuple[dict, dict, dict]:
-            function = fresh(_take_rows(self.function, {}, complete=False, head=True))
+            function = fresh(take_rows(self.function, {}, complete=False, head=True))
             args, kwargs = unpack(arguments)
             args, kwargs = with_training_argument(self.function, args, kwargs, training=True)
             filled = handlers.substitute(handlers.seed(function, jax.random.key(0)), substitute_fn=fill)
@@ -298,107 +282,6 @@ class SubsampledModel(AbstractJointModel):
     def _draw(self, key: Key[Array, ""]) -> Theta:
         trace = self._trace(key, {}, self._first_rows())
         return {site.name: trace[site.name]["value"] for site in self.sites}
-
-
-class _take_rows(Messenger):  # noqa: N801  (NumPyro's handlers are lower case)
-    """Set the rows of subsampled plates: those given, else the first (`head`), all (`complete`) or NumPyro's draw."""
-
-    def __init__(self, fn: Callable, rows: dict[str, Array], *, complete: bool, head: bool = False):
-        self.rows, self.complete, self.head = rows, complete, head
-        super().__init__(fn)
-
-    def process_message(self, msg: dict[str, Any]) -> None:
-        if msg["type"] != "plate" or not is_subsampled(msg):
-            return
-        size, batch_size = msg["args"]
-        if msg["name"] in self.rows:
-            rows = jnp.asarray(self.rows[msg["name"]])
-        elif self.head or self.complete:
-            rows = jnp.arange(batch_size if self.head else size)
-        else:
-            return
-        # With the size of the rows given, so that any number of rows is scaled right and does not warn.
-        msg["value"], msg["args"] = rows, (size, rows.shape[0])
-
-
-class _Found:
-    """What a first run of the model shows."""
-
-    def __init__(self) -> None:
-        self.sites: list[Site] = []
-        self.plates: list[Plate] = []
-        self.local: list[Local] = []
-        self.observed: list[str] = []
-        self.checkable: dict[str, Any] = {}
-        self.constraints: dict[str, Constraint] = {}
-        self.has_deterministic = False
-
-
-def _discover(model: SubsampledModel) -> _Found:
-    """Run the model on its first rows and sort its sites."""
-    found = _Found()
-
-    def visit(key: Key[Array, ""]) -> None:
-        args, kwargs = unpack((model.args, model.kwargs))
-        args, kwargs = with_training_argument(model.function, args, kwargs, training=True)
-        function = handlers.seed(fresh(_take_rows(model.function, {}, complete=False, head=True)), key)
-        trace = handlers.trace(handlers.substitute(function, substitute_fn=fill)).get_trace(*args, **kwargs)
-        plates = {name: site for name, site in trace.items() if site["type"] == "plate" and is_subsampled(site)}
-        for name, site in plates.items():
-            found.plates.append(Plate(name, *site["args"]))
-            if not 0 < site["args"][1] < site["args"][0]:
-                raise ModelError(
-                    f"The plate {name!r} takes {site['args'][1]} of {site['args'][0]} rows: expected a subsample_size "
-                    "between 1 and the size of the plate."
-                )
-        for name, site in trace.items():
-            if site["type"] == "param":
-                _add_constraint(name, site, found)
-            elif site["type"] == "deterministic":
-                found.has_deterministic = True
-            elif site["type"] == "sample":
-                _add_sample(name, site, found)
-
-    probe(visit)
-    return found
-
-
-def _add_sample(name: str, site: dict[str, Any], found: _Found) -> None:
-    axes = {frame.name: frame.dim for frame in site["cond_indep_stack"]}
-    inside = [plate for plate in found.plates if plate.name in axes]
-    fn = site["fn"]
-    if found.plates and found.plates[0] in inside:
-        found.local.append(Local(name, axes[found.plates[0].name], fn.event_dim))
-    if not site["is_observed"]:
-        if inside:
-            raise ModelError(
-                f"The parameter {name!r} is inside the plate {inside[0].name!r}, which takes {inside[0].batch_size} "
-                f"of {inside[0].size} rows: the posterior of a parameter per row cannot be learned from batches. Move "
-                "it out of the plate, marginalise it out, or leave out subsample_size."
-            )
-        check_continuous(name, fn.support)
-        found.sites.append(describe(name, jnp.shape(site["value"]), fn.support))
-    # An "observed" value that is computed from parameters is a term of the density, but not data.
-    elif not is_factor(fn) and not isinstance(site["value"], jax.core.Tracer):
-        check_observed(f"The observed site {name!r}", fn, site["value"])
-        warn_broadcast(name, site)
-        found.observed.append(name)
-        # Bounds per row fit only the rows that they were computed for.
-        if all(not isinstance(leaf, jax.core.Tracer) and np.ndim(leaf) == 0 for leaf in jax.tree.leaves(fn.support)):
-            found.checkable[name] = fn
-
-
-def _add_constraint(name: str, site: dict[str, Any], found: _Found) -> None:
-    constraint = site["kwargs"].get("constraint", constraints.real)
-    if constraint is constraints.real:
-        return
-    constraint = describe(name, (), constraint).support
-    if constraint is None:
-        raise ModelError(
-            f"The constraint of the numpyro.param site {name!r} depends on parameters of the model: expected a fixed "
-            "set. Train a parameter on a fixed set and transform it inside the model."
-        )
-    found.constraints[name] = constraint
 
 
 def _unconstrain(name: str, value: PyTree, by_name: dict[str, Constraint]) -> PyTree:

@@ -13,7 +13,7 @@ from bernflow.diagnostics.uniformity import Band, rank_band, rank_ecdf
 from bernflow.errors import ArgumentError
 from bernflow.plots.backends import stay_static
 from bernflow.plots.components import leftover_note
-from bernflow.plots.style import ACCENT, FIT, MUTED, VERDICT_COLORS, HouseFigure, house_style
+from bernflow.plots.style import ACCENT, FIT, LITERAL, MUTED, VERDICT_COLORS, HouseFigure, house_style
 
 MAX_PANELS = 11
 NUM_COLUMNS = 4
@@ -100,7 +100,7 @@ def _draw_ranks(axes: Axes, quantity: Quantity, num_draws: int, band: Band, is_o
     limit = 1.15 * max(np.abs(lower).max(), np.abs(upper).max(), np.abs(line).max())
     axes.set_xlim(0.0, 1.0)
     axes.set_ylim(-limit, limit)
-    axes.set_title(quantity.label)
+    axes.set_title(quantity.label, **LITERAL)
     axes.set_xlabel("fractional rank")
     axes.set_ylabel("ECDF difference")
     axes.xaxis.set_major_locator(MaxNLocator(3))

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from bernflow.plots.backends import stay_static
 from bernflow.plots.components import estimate_density
-from bernflow.plots.style import ACCENT, FIT, MUTED, REFERENCE, HouseFigure, hide_density_axis, house_style
+from bernflow.plots.style import ACCENT, FIT, LITERAL, MUTED, REFERENCE, HouseFigure, hide_density_axis, house_style
 
 MAX_ROWS = 20
 
@@ -41,7 +41,7 @@ def plot_coefficients(
             _draw_curves(axes, name, histories, best_epochs)
             axes.set_ylabel(label)
         axes.set_xlabel("epoch")
-        figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=11)
+        figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=11, **LITERAL)
     return figure
 
 
@@ -58,7 +58,7 @@ def _draw_ridges(axes: Axes, draws: Mapping[str, np.ndarray], total: int) -> Non
         axes.plot([median], [base - 0.08], "o", color="white", markeredgecolor=FIT, markersize=5)
     axes.axvline(0.0, color=REFERENCE, linewidth=0.9, linestyle=(0, (4, 2)), zorder=0)
     hide_density_axis(axes)
-    axes.set_yticks(np.arange(len(draws))[::-1] + 0.15, list(draws))
+    axes.set_yticks(np.arange(len(draws))[::-1] + 0.15, list(draws), **LITERAL)
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(-0.3, len(draws))
     note = f" ({len(draws)} of {total})" if total > len(draws) else ""

@@ -11,7 +11,7 @@ from bernflow.errors import ArgumentError
 from bernflow.plots import interactive
 from bernflow.plots.backends import STATIC, choose_backend
 from bernflow.plots.components import leftover_note
-from bernflow.plots.style import ACCENT, FIT, MUTED, REFERENCE, HouseFigure, house_style
+from bernflow.plots.style import ACCENT, FIT, LITERAL, MUTED, REFERENCE, HouseFigure, house_style
 
 MAX_COMPONENTS = 16
 COLORS = (FIT, ACCENT, "#009E73", "#CC79A7", "#B37700", "#56B4E9")
@@ -72,11 +72,13 @@ def plot_comparison(
                 axes.plot(
                     [np.median(values)], [at], "o", color="white", markeredgecolor=colors[name], ms=4.5, label=label
                 )
-        axes.set_yticks(range(len(shown)), [c.label for c in shown])
+        axes.set_yticks(range(len(shown)), [c.label for c in shown], **LITERAL)
         axes.set_ylim(len(shown) - 0.5, -0.5)
         axes.tick_params(axis="y", length=0)
-        axes.set_xlabel(unit)
-        figure.legend(loc="outside upper left", ncols=min(4, len(order)))
+        axes.set_xlabel(unit, **LITERAL)
+        legend = figure.legend(loc="outside upper left", ncols=min(4, len(order)))
+        for text in legend.get_texts():
+            text.set_parse_math(False)
         if note := leftover_note(len(shown), len(chosen)):
             figure.supxlabel(note, x=0.01, ha="left", fontsize=8.5, color=MUTED)
     return figure

@@ -11,7 +11,16 @@ from matplotlib.ticker import MaxNLocator
 from bernflow.plots import interactive
 from bernflow.plots.backends import STATIC, choose_backend
 from bernflow.plots.components import Panel, components, estimate_density, leftover_note, trusted_draws
-from bernflow.plots.style import FIT, MUTED, REFERENCE, HouseFigure, hide_density_axis, house_style, verdict_title
+from bernflow.plots.style import (
+    FIT,
+    LITERAL,
+    MUTED,
+    REFERENCE,
+    HouseFigure,
+    hide_density_axis,
+    house_style,
+    verdict_title,
+)
 from bernflow.posterior import Posterior
 
 MAX_PANELS = 20
@@ -96,6 +105,6 @@ def draw_marginal(axes: Axes, panel: Panel, reference: np.ndarray | None = None)
     axes.plot([low, high], [-0.07 * top] * 2, color=FIT, linewidth=2.6, solid_capstyle="butt", label="_interval")
     axes.plot([median], [-0.07 * top], "o", color="white", markeredgecolor=FIT, markersize=5, label="_median")
     axes.set_ylim(-0.14 * top, 1.08 * top)
-    axes.set_title(panel.label)
+    axes.set_title(panel.label, **LITERAL)
     axes.xaxis.set_major_locator(MaxNLocator(4))
     hide_density_axis(axes)

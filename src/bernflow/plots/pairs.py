@@ -14,7 +14,16 @@ from bernflow.errors import ArgumentError
 from bernflow.plots import interactive
 from bernflow.plots.backends import STATIC, choose_backend
 from bernflow.plots.components import Panel, components, estimate_density, leftover_note, trusted_draws
-from bernflow.plots.style import FIT, MUTED, REFERENCE, HouseFigure, hide_density_axis, house_style, verdict_title
+from bernflow.plots.style import (
+    FIT,
+    LITERAL,
+    MUTED,
+    REFERENCE,
+    HouseFigure,
+    hide_density_axis,
+    house_style,
+    verdict_title,
+)
 from bernflow.posterior import Posterior
 from bernflow.posterior.arguments import check_count
 
@@ -95,7 +104,7 @@ def plot_pairs(
         figure = HouseFigure(figsize=(width, width + (0.3 if heading else 0.0)), layout=layout)
         grid = figure.subplots(len(panels), len(panels), squeeze=False)
         _fill(grid, panels, trusted, num)
-        _label_edges(grid, texts)
+        _label_edges(grid, texts, panels)
         _legend(grid, label, reference_label if reference else None)
         if heading:
             figure.suptitle(heading[0], x=0.01, ha="left", color=heading[1], fontweight="bold", fontsize=11)
@@ -229,9 +238,11 @@ def highest_density(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return (across, up, density, np.array(levels)) if 0 < levels[0] < levels[1] else None
 
 
-def _label_edges(grid: np.ndarray, texts: Sequence[str]) -> None:
+def _label_edges(grid: np.ndarray, texts: Sequence[str], panels: Sequence[Panel]) -> None:
     """Write names and numbers at the left and at the bottom only."""
     last = len(texts) - 1
+    # Formulas only where the caller has written them.
+    looks = [LITERAL if text == panel.label else {} for text, panel in zip(texts, panels, strict=True)]
     size = 8.0 if last < 5 else 7.0
     for (row, column), axes in np.ndenumerate(grid):
         if column > row:
@@ -241,9 +252,9 @@ def _label_edges(grid: np.ndarray, texts: Sequence[str]) -> None:
             axes.set_yticks(_ticks(*axes.get_ylim()))
         axes.tick_params(labelsize=size, length=2.5, pad=2, labelbottom=row == last, labelleft=column == 0)
         if row == last:
-            axes.set_xlabel(texts[column], fontsize=size + 1.5)
+            axes.set_xlabel(texts[column], fontsize=size + 1.5, **looks[column])
         if column == 0 and row > 0:
-            axes.set_ylabel(texts[row], fontsize=size + 1.5)
+            axes.set_ylabel(texts[row], fontsize=size + 1.5, **looks[row])
     figure = grid[0, 0].figure
     figure.align_ylabels(grid[1:, 0])
     figure.align_xlabels(grid[-1])

@@ -14,7 +14,7 @@ from bernflow.errors import ArgumentError
 from bernflow.plots import interactive
 from bernflow.plots.backends import STATIC, choose_backend
 from bernflow.plots.components import estimate_density
-from bernflow.plots.style import FIT, REFERENCE, HouseFigure, hide_density_axis, house_style
+from bernflow.plots.style import FIT, LITERAL, REFERENCE, HouseFigure, hide_density_axis, house_style
 from bernflow.posterior import Posterior
 
 MAX_PANELS = 6
@@ -88,7 +88,7 @@ def plot_predictive(
                 _draw_counts(axes, values, replicates)
             else:
                 _draw_densities(axes, values, replicates[:MAX_LINES])
-            axes.set_title(name)
+            axes.set_title(name, **LITERAL)
         for axes in grid[len(shown) :]:
             axes.remove()
         handles = [

@@ -3,6 +3,7 @@
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -30,7 +31,11 @@ SETTINGS = {
     "ytick.color": "#444444",
     "xtick.direction": "out",
     "legend.frameon": False,
+    # Names of a user's model are no code of LaTeX.
+    "text.usetex": False,
 }
+# For texts that hold names of a user's model: a dollar sign is a dollar sign, and begins no formula.
+LITERAL: dict[str, Any] = {"parse_math": False}
 
 
 @contextmanager

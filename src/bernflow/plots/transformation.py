@@ -18,7 +18,7 @@ from bernflow.flows.base import AbstractFlow
 from bernflow.keys import as_key
 from bernflow.plots.backends import stay_static
 from bernflow.plots.components import VIEW, Panel, component_draws, estimate_density
-from bernflow.plots.style import ACCENT, FIT, MUTED, HouseFigure, house_style, verdict_title
+from bernflow.plots.style import ACCENT, FIT, LITERAL, MUTED, HouseFigure, house_style, verdict_title
 from bernflow.posterior import Posterior
 from bernflow.precision import use_precision
 from bernflow.target import AbstractLayout
@@ -255,7 +255,7 @@ def _draw_guides(axes: tuple[Axes, Axes, Axes], latent: Latent, at_guides: np.nd
 
 def _label(axes: tuple[Axes, Axes, Axes], theta: str, z: str) -> None:
     upper, lower, side = axes
-    upper.set_ylabel(theta)
+    upper.set_ylabel(theta, **LITERAL)
     upper.tick_params(labelbottom=False)
     upper.yaxis.set_major_locator(MaxNLocator(6))
     lower.set_xlabel(z)
@@ -263,7 +263,8 @@ def _label(axes: tuple[Axes, Axes, Axes], theta: str, z: str) -> None:
     lower.set_yticks([])
     side.tick_params(labelleft=False)
     side.set_xticks([])
-    side.set_xlabel(f"$q(${theta}$)$")
+    name = theta.replace("$", r"\$")  # here formulas are wanted, but none that a name would begin
+    side.set_xlabel(f"$q(${name}$)$")
     for letter, panel in zip("ABC", (upper, lower, side), strict=True):
         panel.set_title(letter, loc="left", fontweight="bold", fontsize=11, pad=4)
 

@@ -1,38 +1,33 @@
 """Saved posteriors: one zip file of plain arrays and a manifest in JSON. Nothing in it is ever executed."""
 
 import dataclasses
-import hashlib
-import json
 import os
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib import metadata
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bernflow.diagnostics.verdict import Diagnostics
+from bernflow.diagnostics.verdict import VERDICTS, Diagnostics
 from bernflow.errors import ArgumentError, BernflowError, FileFormatError
-from bernflow.files import write_whole
 from bernflow.flows.base import AbstractDistribution
 from bernflow.models.base import AbstractJointModel, AbstractModel, Site
-from bernflow.posterior.encoding import from_json, to_array, to_bytes, to_json
+from bernflow.posterior.container import Kind, read_container, write_container
 from bernflow.posterior.posterior import Posterior
 from bernflow.posterior.supports import support_from_json, support_to_json
 from bernflow.posterior.trees import fill_arrays, named_arrays
 from bernflow.precision import use_precision
 from bernflow.target import Layout, layout_of
 
-FORMAT = "bernflow-posterior"
-FORMAT_VERSION = 3
-MANIFEST = "manifest.json"
-# Begins the names of the arrays of a network.
-NETWORK = "network"
+KIND = Kind("bernflow-posterior", 3, "a saved posterior", "post.save(path)", "copy it anew, or fit and save it again")
+# Begins the names of the arrays of a network, of the flow and of the history.
+NETWORK, FLOW, HISTORY = "network", "flow", "history"
+# Nobody fits polynomials of a higher order; the matrices that they need would fill the memory.
+MAX_ORDER = 5_000
 
 
 class Record(NamedTuple):
@@ -52,33 +47,21 @@ def save(posterior: Posterior, path: str | os.PathLike) -> Path:
     path = Path(path)
     if not path.parent.is_dir():
         raise ArgumentError(f"save({str(path)!r}): the folder {str(path.parent)!r} does not exist: create it first.")
-    arrays = {f"flow_{i:04d}.npy": leaf for i, leaf in enumerate(_leaves(posterior.distribution))}
-    history = {name: f"history_{i:04d}.npy" for i, name in enumerate(posterior.history)}
+    leaves = jax.tree.leaves(eqx.filter(posterior.distribution, eqx.is_array))
+    arrays = {f"{FLOW}_{i:04d}": leaf for i, leaf in enumerate(leaves)}
+    history = {name: f"{HISTORY}_{i:04d}" for i, name in enumerate(posterior.history)}
     arrays |= {history[name]: values for name, values in posterior.history.items()}
     if isinstance(posterior.model, AbstractJointModel):
-        network = named_arrays(NETWORK, posterior.model.trained())
-        arrays |= {f"{name}.npy": values for name, values in network.items()}
-    members = {name: to_bytes(values) for name, values in arrays.items()}
-    manifest = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
-        "bernflow_version": _version(),
+        arrays |= named_arrays(NETWORK, posterior.model.trained())
+    facts = {
         "sites": _describe_sites(posterior.layout.sites),
         "recipe": posterior.distribution.recipe(),
         "precision": posterior.precision,
         "diagnostics": dataclasses.asdict(posterior.diagnostics),
         "settings": posterior.settings,
-        "history": history,
-        "sha256": {name: hashlib.sha256(content).hexdigest() for name, content in members.items()},
+        "history": {name: f"{member}.npy" for name, member in history.items()},
     }
-    members = {MANIFEST: json.dumps(to_json(manifest, "manifest"), indent=1).encode(), **members}
-
-    def write(file: BinaryIO) -> None:
-        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-            for name, content in members.items():
-                archive.writestr(name, content)
-
-    return write_whole(path, write)
+    return write_container(path, KIND, facts, arrays)
 
 
 def load(
@@ -97,38 +80,51 @@ def load(
     path = Path(path)
     if model is not None and not isinstance(model, AbstractModel):
         raise ArgumentError(f"load(model=...): expected a bernflow model, got {type(model).__name__}.")
-    manifest, members = _read(path)
+    manifest, arrays = read_container(path, KIND)
     with _explained(path):
-        sites, diagnostics, history, settings = _parse(manifest, members)
+        sites, diagnostics, history, settings = _parse(manifest, arrays)
         precision = str(manifest["precision"])
-        stored = [to_array(members[name]) for name in sorted(members) if name.startswith("flow_")]
+        stored = [arrays[name] for name in sorted(arrays) if name.startswith(f"{FLOW}_")]
+        _check_sizes(manifest["recipe"], sum(values.size for values in stored))
         with use_precision(precision):
             distribution = _fill(_build(manifest["recipe"]), stored)
     if model is not None:
         _check_model(sites, model)
         with use_precision(precision):
-            model = _with_network(path, model, members)
+            model = _with_network(path, model, arrays)
     with use_precision(precision):
         layout = Layout(sites) if model is None else layout_of(model)
+    if layout.dim != distribution.dim:
+        raise KIND.damaged(path, f"its parameters have {layout.dim} dimensions and its flow {distribution.dim}")
     return Posterior(distribution, layout, model, diagnostics, history, settings, refiner)
 
 
 def read_record(path: str | os.PathLike) -> Record:
     """Read all but the flow, also where that cannot be used without its model, as for Stan programs."""
     path = Path(path)
-    manifest, members = _read(path)
+    manifest, arrays = read_container(path, KIND)
     with _explained(path):
-        return _parse(manifest, members)
+        return _parse(manifest, arrays)
 
 
-def _parse(manifest: dict[str, Any], members: dict[str, bytes]) -> Record:
+def _parse(manifest: dict[str, Any], arrays: dict[str, np.ndarray]) -> Record:
     sites = tuple(
         Site(str(s["name"]), tuple(map(int, s["shape"])), support_from_json(s["support"])) for s in manifest["sites"]
     )
-    history = {str(name): to_array(members[file]) for name, file in manifest["history"].items()}
+    history = {str(name): arrays[file.removesuffix(".npy")] for name, file in manifest["history"].items()}
     settings = dict(manifest["settings"])
     settings.setdefault("precision", str(manifest["precision"]))
-    return Record(sites, Diagnostics(**manifest["diagnostics"]), history, settings)
+    return Record(sites, _diagnostics(manifest["diagnostics"]), history, settings)
+
+
+def _diagnostics(spec: dict[str, Any]) -> Diagnostics:
+    """Rebuild the figures; a word in the place of a number would only be met when they are shown."""
+    words = {name: str(spec[name]) for name in ("verdict", "status")}
+    if words["verdict"] not in VERDICTS:
+        raise ValueError(f"the verdict is {words['verdict']!r}")
+    counts = {name: int(spec[name]) for name in ("num_draws", "num_nonfinite")}
+    others = spec.keys() - words.keys() - counts.keys()
+    return Diagnostics(**words, **counts, **{n: None if spec[n] is None else float(spec[n]) for n in others})  # type: ignore[arg-type]
 
 
 @contextmanager
@@ -138,61 +134,21 @@ def _explained(path: Path) -> Iterator[None]:
         yield
     except BernflowError as error:
         raise FileFormatError(f"{path}: {error}") from error
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _damaged(path, f"{type(error).__name__}: {error}") from error
+    except Exception as error:  # what is built from a file that was made up can fail in any way
+        raise KIND.damaged(path, f"{type(error).__name__}: {error}") from error
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Read and verify all members: names, version, checksums."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            infos = archive.infolist()
-            # Stored, so that no member can unpack to more than the size of the file.
-            if any(info.compress_type != zipfile.ZIP_STORED for info in infos):
-                raise _damaged(path, "it contains compressed members")
-            members = {info.filename: archive.read(info) for info in infos}
-    except FileNotFoundError as error:
-        raise FileFormatError(f"{path} does not exist: expected a file written by post.save(path).") from error
-    except (zipfile.BadZipFile, OSError, EOFError, RuntimeError, NotImplementedError) as error:
-        raise _damaged(path, str(error)) from error
-    if MANIFEST not in members:
-        raise _damaged(path, f"it has no {MANIFEST}")
-    try:
-        manifest = from_json(json.loads(members.pop(MANIFEST)))
-        named, version, checksums = (
-            manifest["format"],
-            int(manifest["format_version"]),
-            dict(manifest["sha256"]),
-        )
-    except (ValueError, KeyError, TypeError) as error:
-        raise _damaged(path, f"its manifest cannot be read ({error!r})") from error
-    if named != FORMAT:
-        raise FileFormatError(f"{path} holds {named!r}: expected {FORMAT!r}, as written by post.save(path).")
-    if version > FORMAT_VERSION:
+def _check_sizes(recipe: dict[str, Any], num_values: int) -> None:
+    """Refuse sizes that the arrays of the file cannot fill, before memory is reserved for them."""
+    for part in recipe.get("components", ()):
+        _check_sizes(part, num_values)
+    dim, width, order = (int(recipe.get(name, 0)) for name in ("dim", "width", "order"))
+    num_expected = max(dim**2 if recipe.get("outer") == "triangular" else dim, width**2)
+    if min(dim, width, order) < 0 or num_expected > num_values or order > MAX_ORDER:
         raise FileFormatError(
-            f"{path} has format version {version}, written by bernflow {manifest.get('bernflow_version')}; this "
-            f"bernflow reads up to {FORMAT_VERSION}: install a newer bernflow."
+            f"the flow would have {dim} dimensions, width {width} and order {order}, and the file has {num_values} "
+            "numbers: expected sizes that fit them."
         )
-    if version < FORMAT_VERSION:
-        raise FileFormatError(
-            f"{path} has format version {version}, written by bernflow {manifest.get('bernflow_version')}; flows have "
-            f"got more parts since, and version {FORMAT_VERSION} is expected: fit and save it again."
-        )
-    if len(infos) != len(members) + 1 or members.keys() != checksums.keys():
-        odd = sorted(members.keys() ^ checksums.keys()) or "names twice"
-        raise _damaged(path, f"its contents differ from its manifest ({odd})")
-    for name, content in members.items():
-        if hashlib.sha256(content).hexdigest() != checksums[name]:
-            raise _damaged(path, f"the checksum of {name} is wrong")
-    return manifest, members
-
-
-def _damaged(path: Path, why: str) -> FileFormatError:
-    return FileFormatError(f"{path} is not a saved posterior, or it is damaged ({why}): save or copy it again.")
-
-
-def _leaves(distribution: AbstractDistribution) -> list[np.ndarray]:
-    return [np.asarray(leaf) for leaf in jax.tree.leaves(eqx.filter(distribution, eqx.is_array))]
 
 
 def _build(recipe: dict[str, Any]) -> AbstractDistribution:
@@ -213,9 +169,9 @@ def _fill(skeleton: AbstractDistribution, stored: list[np.ndarray]) -> AbstractD
     return eqx.combine(jax.tree.unflatten(structure, [jnp.asarray(a) for a in stored]), static)
 
 
-def _with_network(path: Path, model: AbstractModel, members: dict[str, bytes]) -> AbstractModel:
+def _with_network(path: Path, model: AbstractModel, arrays: dict[str, np.ndarray]) -> AbstractModel:
     """Give a model the trained weights of the file, if there are any."""
-    stored = {name.removesuffix(".npy"): to_array(c) for name, c in members.items() if name.startswith(NETWORK)}
+    stored = {name: values for name, values in arrays.items() if name.startswith(f"{NETWORK}_")}
     if not stored:
         return model
     if not isinstance(model, AbstractJointModel) or model.trained()[0] is None:
@@ -239,10 +195,3 @@ def _check_model(sites: tuple[Site, ...], model: AbstractModel) -> None:
             f"load(model=...): the model has the parameters {show[0]}; the saved posterior has {show[1]}. Pass the "
             "model that was fitted."
         )
-
-
-def _version() -> str:
-    try:
-        return metadata.version("bernflow")
-    except metadata.PackageNotFoundError:  # run from a source tree
-        return "unknown"

@@ -8,7 +8,8 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from bernflow.diagnostics.chains import TAILS, ChainDiagnostics, Convergence, convergence, judge_chains
+from bernflow.diagnostics.chains import ChainDiagnostics, Convergence, convergence, judge_chains
+from bernflow.diagnostics.summaries import summarize
 from bernflow.models.base import AbstractModel
 from bernflow.posterior import display, sampling
 from bernflow.posterior.export import to_datatree
@@ -143,8 +144,7 @@ def _text(
         "  " + " " * width + "".join(f"{column:>11}" for column in columns),
     ]
     for i, name in enumerate(shown):
-        value = values[i].ravel().astype(np.float64)
-        figures = (value.mean(), value.std(ddof=1), *np.quantile(value, TAILS))
+        figures = summarize(values[i].ravel(), display.QUANTILES)
         ends = f"{found.rhat[i]:>11.3f}{found.ess_bulk[i]:>11.0f}{found.ess_tail[i]:>11.0f}"
         lines.append(f"  {name:<{width}}" + "".join(f"{figure:>11.4g}" for figure in figures) + ends)
     if len(names) > len(shown):

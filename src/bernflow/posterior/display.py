@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bernflow.diagnostics.summaries import summarize
 from bernflow.diagnostics.verdict import Diagnostics
 
 MAX_ROWS = 10
-COLUMNS = ("mean", "sd", "5%", "95%")
+COLUMNS, QUANTILES = ("mean", "sd", "5%", "95%"), (0.05, 0.95)
 # Those of the plots, dark enough for white letters on them, and so for light and dark pages; a sign tells them apart
 # without color.
 COLORS = {"good": "#0072B2", "usable": "#8A5C00", "poor": "#B34700"}
@@ -31,9 +32,8 @@ def rows(draws: dict[str, np.ndarray]) -> list[Row]:
         for index in np.ndindex(value.shape[1:]):
             if len(result) == MAX_ROWS:
                 return [*result, Row(f"... and {total - MAX_ROWS} more", ())]
-            x = value[(slice(None), *index)].astype(np.float64)
             label = name + (f"[{', '.join(map(str, index))}]" if index else "")
-            result.append(Row(label, (x.mean(), x.std(ddof=1), *np.quantile(x, (0.05, 0.95)))))
+            result.append(Row(label, summarize(value[(slice(None), *index)], QUANTILES)))
     return result
 
 

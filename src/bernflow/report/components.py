@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from bernflow.diagnostics.summaries import summarize
 from bernflow.plots.components import component_draws
 
 QUANTILES = (0.05, 0.5, 0.95)
@@ -66,11 +67,9 @@ def _axis_marks(
     return marks
 
 
-def summarize(values: Float[np.ndarray, " num"]) -> tuple[float, ...]:
-    """Return mean, sd and quantiles, in the order of `COLUMNS`."""
-    with np.errstate(all="ignore"):
-        sd = values.std(ddof=1) if len(values) > 1 else np.nan
-        return (float(values.mean()), float(sd), *map(float, np.quantile(values, QUANTILES)))
+def table_row(component: Component) -> list[str]:
+    """Return the figures of a component as text, in the order of `COLUMNS`."""
+    return format_row(summarize(component.values, QUANTILES))
 
 
 def format_row(values: Sequence[float]) -> list[str]:

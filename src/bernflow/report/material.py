@@ -11,6 +11,7 @@ from jaxtyping import Float
 
 from bernflow.diagnostics.verdict import Diagnostics
 from bernflow.errors import BernflowError
+from bernflow.fit.loop import NUM_DIAGNOSTIC_DRAWS
 from bernflow.flows.mixture import Mixture
 from bernflow.models.base import AbstractMappedModel, AbstractModel, Site
 from bernflow.models.stan import StanModel
@@ -18,8 +19,6 @@ from bernflow.posterior import Posterior
 from bernflow.precision import use_precision
 
 NUM_REPLICATES = 200
-# As many as the verdict is made from, so that the picture of the weights shows what it saw.
-NUM_WEIGHTS = 20_000
 # Observed values times draws that are replicated at once.
 MAX_REPLICATED = 2**25
 REPLICATED_AT_ONCE = 1000
@@ -104,7 +103,8 @@ def gather(posterior: Posterior, num: int, key: Any, weighted: bool) -> Material
         if isinstance(model, AbstractMappedModel):
             scales = zip(model.sites, model.scales(), strict=True)
             extra["scales"] = frozenset(site.name for site, is_scale in scales if is_scale)
-        extra["log_weights"] = posterior.log_weights(NUM_WEIGHTS, key)
+        # As many as the verdict is made from, so that the picture of the weights shows what it saw.
+        extra["log_weights"] = posterior.log_weights(NUM_DIAGNOSTIC_DRAWS, key)
         extra["replicates"] = _replicate(posterior, extra["observed"], notes)
     q = posterior.distribution
     return Material(

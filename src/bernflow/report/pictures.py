@@ -14,7 +14,7 @@ from bernflow.plots.components import Panel
 from bernflow.plots.marginals import draw_marginal
 from bernflow.plots.predictive import match_replicates
 from bernflow.plots.style import house_style
-from bernflow.report.components import Component, fair_share, format_row, strongest_pairs, summarize
+from bernflow.report.components import Component, fair_share, strongest_pairs, table_row
 from bernflow.report.material import Material
 from bernflow.report.svg import inline_svg
 from bernflow.report.wording import isolate
@@ -92,7 +92,7 @@ def _marginals(components: Sequence[Component]) -> Gallery | None:
     shown = fair_share(finite, MAX_MARGINALS)
     pictures = []
     for number, component in enumerate(shown):
-        row = format_row(summarize(component.values))
+        row = table_row(component)
         interval = f"median {row[3]}, 90 % interval {row[2]} to {row[4]}"
         svg = inline_svg(_marginal(component), f"Density of {component.label}: {interval}.", f"m{number}")
         pictures.append(Picture(svg, component.label))

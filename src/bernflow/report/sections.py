@@ -7,7 +7,7 @@ import numpy as np
 
 from bernflow.diagnostics.verdict import Diagnostics
 from bernflow.report.advice import advise
-from bernflow.report.components import COLUMNS, Component, format_row, summarize
+from bernflow.report.components import COLUMNS, Component, table_row
 from bernflow.report.material import Material
 from bernflow.report.pictures import Gallery
 from bernflow.report.wording import describe_support, describe_values, escape, words_of_setting
@@ -65,7 +65,7 @@ def table_section(material: Material, components: Sequence[Component], total: in
         head += '<th scope="col">Kind</th>'
     body = "\n".join(
         f'<tr><th scope="row"><span>{escape(c.label)}</span></th>'
-        + "".join(f'<td class="number">{text}</td>' for text in format_row(summarize(c.values)))
+        + "".join(f'<td class="number">{text}</td>' for text in table_row(c))
         + (f"<td>{'derived' if c.derived else 'parameter'}</td>" if kinds else "")
         + "</tr>"
         for c in components

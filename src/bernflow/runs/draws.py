@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
+from bernflow.diagnostics.summaries import summarize
 from bernflow.errors import ArgumentError
 from bernflow.posterior import Posterior
 
@@ -94,16 +95,14 @@ def _comments(settings: Mapping[str, Any], indent: str = "") -> Iterator[str]:
             yield f"{indent}{name} = {' '.join(text.split())}"
 
 
-def summarize(tree: "xr.DataTree") -> "pd.DataFrame":
+def tabulate(tree: "xr.DataTree") -> "pd.DataFrame":
     """Tabulate mean, sd and quantiles of every scalar component, unrounded; indices count from 1, as in Stan."""
     import pandas as pd
 
     rows = {}
     for name, values in named_draws(tree).items():
         for index in np.ndindex(values.shape[1:]):
-            x = values[(slice(None), *index)].astype(np.float64)
             label = name + (f"[{','.join(str(i + 1) for i in index)}]" if index else "")
-            sd = x.std(ddof=1) if len(x) > 1 else np.nan
-            rows[label] = (x.mean(), sd, *np.quantile(x, QUANTILES))
+            rows[label] = summarize(values[(slice(None), *index)], QUANTILES)
     columns = ["mean", "sd", *(f"{100 * q:g}%" for q in QUANTILES)]
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename_axis("name")

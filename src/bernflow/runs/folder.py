@@ -1,7 +1,6 @@
 """The folder of a run: draws, summary, verdict and posterior of one fit, written whole or not at all."""
 
 import dataclasses
-import hashlib
 import importlib.util
 import json
 import os
@@ -12,19 +11,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bernflow.errors import ArgumentError, BernflowError, FileFormatError
-from bernflow.files import json_text, write_folder
+from bernflow.files import json_text
 from bernflow.fit import load
+from bernflow.folders import write_folder
 from bernflow.posterior import Posterior
-from bernflow.runs.draws import summarize, take_draws, write_csv
+from bernflow.runs.draws import tabulate, take_draws, write_csv
+from bernflow.sealed import checksum_of, read_sealed, sealed_text
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMAT, FORMAT_VERSION = "bernflow-run", 1
+FORMAT, FORMAT_VERSION = "bernflow-run", 2
 MANIFEST, POSTERIOR, DIAGNOSTICS = "run.json", "posterior.bernflow", "diagnostics.json"
 SUMMARY, DRAWS, REPORT = "summary.csv", "draws.csv", "report.html"
 CSV, NETCDF, ZARR = "csv", "netcdf", "zarr"
 FORMATS = (CSV, NETCDF, ZARR)
+TREES = {NETCDF: "draws.nc", ZARR: "draws.zarr"}
+# All that a run ever writes: whatever else a manifest may list is not ours to remove.
+OURS = frozenset({MANIFEST, POSTERIOR, DIAGNOSTICS, SUMMARY, DRAWS, REPORT, *TREES.values()})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +49,15 @@ class Run:
 
     def load(self, model: Any = None, **model_kwargs: Any) -> Posterior:
         """Read the posterior; with the model as it was fitted, see `bernflow.load`."""
-        return load(self.folder / POSTERIOR, model, model_kwargs=model_kwargs)
+        return load(self.file(POSTERIOR), model, model_kwargs=model_kwargs)
+
+    def has(self, name: str) -> bool:
+        """Tell whether a file is part of the run."""
+        return name in self.manifest["sha256"]
+
+    def file(self, name: str) -> Path:
+        """Return the path of a file of the run, after a look at its checksum."""
+        return _verified(self.folder, self.manifest, name)
 
 
 def check_formats(formats: Collection[str]) -> None:
@@ -99,7 +111,7 @@ def write_run(
     folder, origin = Path(folder), dict(origin or {})
     tree, notes = take_draws(posterior, num, weighted)
     weighted = bool(tree.attrs["weighted"])
-    summary = summarize(tree)
+    summary = tabulate(tree)
     diagnostics = describe(posterior)
     manifest: dict[str, Any] = {
         "format": FORMAT,
@@ -123,15 +135,16 @@ def write_run(
                 write_csv(file, tree, _csv_settings(posterior, manifest))
         if NETCDF in formats:
             # Through memory: where the disk is full, HDF5 crashes the process instead of raising.
-            (fresh / "draws.nc").write_bytes(tree.to_netcdf(engine="h5netcdf"))
+            (fresh / TREES[NETCDF]).write_bytes(tree.to_netcdf(engine="h5netcdf"))
         if ZARR in formats:
             # Version 2 is what every reader knows, consolidated metadata included.
-            tree.to_zarr(fresh / "draws.zarr", zarr_format=2)
+            tree.to_zarr(fresh / TREES[ZARR], zarr_format=2)
         _write_report(posterior, fresh / REPORT, num, weighted, notes)
-        manifest["files"] = sorted([*os.listdir(fresh), MANIFEST])
-        (fresh / MANIFEST).write_text(json_text(manifest), encoding="utf-8")
+        manifest["sha256"] = {name: checksum_of(fresh / name) for name in sorted(os.listdir(fresh))}
+        manifest["files"] = sorted([*manifest["sha256"], MANIFEST])
+        (fresh / MANIFEST).write_text(sealed_text(manifest), encoding="utf-8")
 
-    write_folder(folder, write, keep=_files_of_others(folder))
+    write_folder(folder, write, keep=_files_of_others)
     return Run(folder, manifest, summary, diagnostics)
 
 
@@ -141,19 +154,15 @@ def read_run(folder: str | os.PathLike) -> Run:
 
     folder = Path(folder)
     manifest = _read_manifest(folder)
-    version = int(manifest.get("format_version", 0))
-    if version > FORMAT_VERSION:
-        raise FileFormatError(
-            f"{folder} has format version {version}, written by bernflow {manifest.get('bernflow_version')}; this "
-            f"bernflow reads up to {FORMAT_VERSION}: install a newer bernflow."
-        )
     try:
         # As text first: not every version of pandas reads all digits.
-        summary = pd.read_csv(folder / SUMMARY, index_col="name", dtype=str, keep_default_na=False).astype(float)
-        diagnostics = json.loads((folder / DIAGNOSTICS).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise FileFormatError(f"The run {folder} is damaged ({error}): run it again.") from error
-    return Run(folder, manifest, summary, diagnostics)
+        table = pd.read_csv(_verified(folder, manifest, SUMMARY), index_col="name", dtype=str, keep_default_na=False)
+        diagnostics = json.loads(_verified(folder, manifest, DIAGNOSTICS).read_text(encoding="utf-8"))
+        return Run(folder, manifest, table.astype(float), diagnostics)
+    except FileFormatError:
+        raise
+    except Exception as error:  # a file can make its parser raise almost anything
+        raise _damaged(folder, str(error)) from error
 
 
 def describe(posterior: Posterior) -> dict[str, Any]:
@@ -165,9 +174,7 @@ def fingerprint(path: str | os.PathLike | None) -> dict[str, str] | None:
     """Return path and checksum of a file that a run comes from."""
     if path is None:
         return None
-    with open(path, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return {"path": str(Path(path).resolve()), "sha256": digest}
+    return {"path": str(Path(path).resolve()), "sha256": checksum_of(Path(path))}
 
 
 def _csv_settings(posterior: Posterior, manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -208,22 +215,51 @@ def _write_report(posterior: Posterior, path: Path, num: int, weighted: bool, no
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        if manifest["format"] != FORMAT or not isinstance(manifest["files"], list):
-            raise ValueError(f"format {manifest['format']!r}")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        # Before its checksum: what another version writes may have none.
+        stated = json.loads((folder / MANIFEST).read_bytes())
+        if stated["format"] != FORMAT:
+            raise ValueError(f"format {stated['format']!r}")
+        version = int(stated["format_version"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise FileFormatError(
             f"{folder} is not the folder of a run ({type(error).__name__}: {error}): expected one that bernflow fit "
             "has written."
         ) from error
+    if version != FORMAT_VERSION:
+        advice = "install a newer bernflow" if version > FORMAT_VERSION else "run it again"
+        raise FileFormatError(
+            f"{folder} has format version {version}, written by bernflow {stated.get('bernflow_version')}; this "
+            f"bernflow reads version {FORMAT_VERSION}: {advice}."
+        )
+    try:
+        manifest = read_sealed(folder / MANIFEST)
+        if not isinstance(manifest["sha256"], dict):
+            raise ValueError("it has no checksums")
+    except (OSError, ValueError, KeyError) as error:
+        raise _damaged(folder, str(error)) from error
     return manifest
+
+
+def _verified(folder: Path, manifest: Mapping[str, Any], name: str) -> Path:
+    """Return the path of a file after a look at its checksum."""
+    path = folder / name
+    try:
+        if checksum_of(path) != manifest["sha256"].get(name):
+            raise _damaged(folder, f"the checksum of {name} is wrong")
+    except OSError as error:
+        raise _damaged(folder, str(error)) from error
+    return path
+
+
+def _damaged(folder: Path, why: str) -> FileFormatError:
+    return FileFormatError(f"The run {folder} is damaged ({why}): copy it anew, or run it again.")
 
 
 def _files_of_others(folder: Path) -> list[str]:
     """List what lies in a folder and was not written by the run in it."""
     names = sorted(os.listdir(folder)) if folder.is_dir() else []
     try:
-        ours = _read_manifest(folder)["files"] if names else []
-    except FileFormatError:
-        ours = []
-    return [name for name in names if name not in ours]
+        is_run = json.loads((folder / MANIFEST).read_bytes())["format"] == FORMAT
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        is_run = False
+    return [name for name in names if not (is_run and name in OURS)]

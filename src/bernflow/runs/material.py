@@ -11,7 +11,7 @@ from bernflow.errors import FileFormatError
 from bernflow.posterior.archive import Record, read_record
 from bernflow.report.material import NUM_REPLICATES, Material, gather
 from bernflow.runs.draws import STATS, plain_name
-from bernflow.runs.folder import DRAWS, POSTERIOR, Run, read_run
+from bernflow.runs.folder import DRAWS, NETCDF, POSTERIOR, TREES, ZARR, Run, read_run
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -25,7 +25,7 @@ NOTE = (
 def material_of_run(folder: Path) -> Material:
     """Gather what the files of a run tell."""
     run = read_run(folder)
-    record = read_record(folder / POSTERIOR)
+    record = read_record(run.file(POSTERIOR))
     parts = _draws(run, record)
     if parts is None:
         return gather(run.load(), NUM_DRAWS, KEY, weighted=False)
@@ -51,12 +51,14 @@ def material_of_run(folder: Path) -> Material:
 def _draws(run: Run, record: Record) -> dict[str, Any] | None:
     """Read draws and data in the format that tells most; None where there are none."""
     try:
-        for name, engine in (("draws.nc", "h5netcdf"), ("draws.zarr", "zarr")):
-            if (run.folder / name).exists():
-                return _from_tree(run.folder / name, engine, record)
-        if (run.folder / DRAWS).exists():
-            return _from_csv(run.folder / DRAWS, record)
-    except (OSError, ValueError, KeyError) as error:
+        for name, engine in ((TREES[NETCDF], "h5netcdf"), (TREES[ZARR], "zarr")):
+            if run.has(name):
+                return _from_tree(run.file(name), engine, record)
+        if run.has(DRAWS):
+            return _from_csv(run.file(DRAWS), record)
+    except FileFormatError:
+        raise
+    except Exception as error:  # a file can make its parser raise almost anything
         raise FileFormatError(f"The draws of the run {run.folder} cannot be read ({error}): run it again.") from error
     return None
 

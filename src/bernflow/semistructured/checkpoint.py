@@ -7,12 +7,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import PyTree
 
-from bernflow.errors import ArgumentError, FileFormatError
-from bernflow.files import ensure_writable, write_whole
+from bernflow.errors import ArgumentError
+from bernflow.files import ensure_writable
 from bernflow.fit.joint import JointTrainee
+from bernflow.posterior.container import Kind, read_container, write_container
 from bernflow.posterior.trees import fill_arrays, named_arrays
 
-FORMAT_VERSION = 1
+KIND = Kind(
+    "bernflow-semistructured-checkpoint",
+    2,
+    "a checkpoint",
+    "SemiStructured.fit(checkpoint=...)",
+    "delete it to begin anew",
+)
 
 
 class Progress(NamedTuple):
@@ -52,15 +59,13 @@ class Checkpoint:
         arrays = named_arrays("trainee", progress.trainee) | {f"history_{k}": v for k, v in progress.history.items()}
         if progress.best is not None:
             arrays |= named_arrays("best", progress.best)
-        manifest = {
-            "format_version": FORMAT_VERSION,
+        facts = {
             "arguments": self._arguments,
             "epoch": progress.epoch,
             "best_epoch": progress.best_epoch,
             "stopped": progress.stopped,
         }
-        arrays["manifest"] = np.frombuffer(json.dumps(manifest).encode(), np.uint8)
-        write_whole(self.path, lambda file: np.savez(file, allow_pickle=False, **arrays))
+        write_container(self.path, KIND, facts, arrays)
 
     def read(self, template: JointTrainee) -> Progress | None:
         """Return the progress of an earlier call, or None where there is none.
@@ -70,17 +75,11 @@ class Checkpoint:
         """
         if not self.path.exists():
             return None
+        manifest, arrays = read_container(self.path, KIND)
         try:
-            with np.load(self.path, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
-            manifest = json.loads(arrays.pop("manifest").tobytes())
-            version, arguments = int(manifest["format_version"]), dict(manifest["arguments"])
-        except (OSError, ValueError, KeyError, EOFError, TypeError) as error:
-            raise self._damaged(error) from error
-        if version > FORMAT_VERSION:
-            raise FileFormatError(
-                f"{self.path} was written by a newer bernflow: install that, or choose another folder."
-            )
+            arguments = dict(manifest["arguments"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise KIND.damaged(self.path, f"{type(error).__name__}: {error}") from error
         self._compare(arguments)
         try:
             current = fill_arrays("trainee", template, arrays)
@@ -94,7 +93,7 @@ class Checkpoint:
                 history={k.removeprefix("history_"): v for k, v in arrays.items() if k.startswith("history_")},
             )
         except (KeyError, ValueError, TypeError) as error:
-            raise self._damaged(error) from error
+            raise KIND.damaged(self.path, f"{type(error).__name__}: {error}") from error
 
     def _compare(self, stored: dict[str, Any]) -> None:
         names = [n for n in {**stored, **self._arguments} if stored.get(n) != self._arguments.get(n)]
@@ -105,12 +104,6 @@ class Checkpoint:
                 f"checkpoint: {self.path} belongs to another training ({there}; now {here}): expected the same "
                 "arguments and data. Choose another folder, or delete that file to begin anew."
             )
-
-    def _damaged(self, error: Exception) -> FileFormatError:
-        return FileFormatError(
-            f"{self.path} is not a checkpoint, or it is damaged ({type(error).__name__}: {error}): delete it to begin "
-            "anew."
-        )
 
 
 def open_folder(folder: Any) -> Path:

@@ -1,6 +1,5 @@
 """`SemiStructured`: a network for the images, a Bayesian regression for the table, one outcome."""
 
-import hashlib
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -20,18 +19,14 @@ from bernflow.posterior import Posterior
 from bernflow.precision import use_precision
 from bernflow.semistructured import prediction
 from bernflow.semistructured.checkpoint import Checkpoint, open_folder
-from bernflow.semistructured.design import INTERCEPT, Design, Formula
-from bernflow.semistructured.members import NetworkSource, check_images
-from bernflow.semistructured.outcomes import (
-    RATIOS,
-    check_network_output,
-    check_outcome,
-    check_prior,
-    check_y,
-    site_names,
-)
-from bernflow.semistructured.plan import Data, Member, Plan
+from bernflow.semistructured.coefficients import coefficient_draws, tabulate
+from bernflow.semistructured.design import Design, Formula
+from bernflow.semistructured.identity import describe_prior, digest_of
+from bernflow.semistructured.members import NetworkSource
+from bernflow.semistructured.outcomes import check_network_output, check_outcome, check_prior
+from bernflow.semistructured.plan import Member, Plan
 from bernflow.semistructured.prediction import Inputs
+from bernflow.semistructured.rows import check_data, check_rows, check_valid
 from bernflow.semistructured.training import Follower
 
 if TYPE_CHECKING:
@@ -185,15 +180,24 @@ class SemiStructured:
         transformation, rate = _optimizer(optimizer, learning_rate)
         # A copy of the design, so that a fit that fails leaves the last one usable.
         design = Design(self.formula, table)
-        data = self._data(design, table, images, y, None, "")
+        data = check_data(self.outcome, design, table, images, y, None)
         num_classes = int(data.y.max()) + 1 if self.outcome in ("ordinal", "categorical") else 1
-        checked_valid = self._check_valid(design, valid, num_classes)
+        checked_valid = check_valid(self.outcome, design, valid, num_classes)
         batch_size = min(batch_size, len(data.y))
         steps_per_epoch = len(data.y) // batch_size
         settings = self._resolve(epochs * steps_per_epoch, num_particles)
         folder = None if checkpoint is None else open_folder(checkpoint)
         keys = jax.random.split(as_key(key), 2 * self.ensemble).reshape(self.ensemble, 2)
-        arguments = self._arguments(design, data, checked_valid) | {
+        arguments = {
+            "formula": self.formula.text,
+            "columns": list(design.names),
+            "outcome": self.outcome,
+            "prior": describe_prior(self.prior),
+            "family": str(self.family),
+            "orthogonalize": self.orthogonalize,
+            "rows": len(data.y),
+            "data": digest_of(data),
+            "valid": None if checked_valid is None else digest_of(checked_valid),
             "epochs": epochs,
             "batch_size": batch_size,
             "learning_rate": learning_rate,
@@ -282,7 +286,8 @@ class SemiStructured:
                 f"kind='proba': the outcome {self.outcome!r} has no probabilities: use 'mean' or 'draws'."
             )
         check_count("num", num, 1)
-        parts = list(self._predictive(members, *self._rows(table, images), num, key))
+        assert self._design is not None
+        parts = list(self._predictive(members, *check_rows(self._design, table, images), num, key))
         like, classes = self._plan.likelihood, self._num_classes
         if kind == "draws":
             keys = jax.random.split(jax.random.fold_in(as_key(key), 1), len(parts))
@@ -300,7 +305,7 @@ class SemiStructured:
         members = self._fitted("score")
         check_count("num", num, 1)
         assert self._design is not None
-        data = self._data(self._design, table, images, y, self._num_classes, "")
+        data = check_data(self.outcome, self._design, table, images, y, self._num_classes)
         with use_precision("float64"):
             scores = [
                 prediction.log_scores(self._plan.likelihood, theta, inputs, data.y, self._num_classes)
@@ -319,23 +324,7 @@ class SemiStructured:
             One row per coefficient (per column and class with "categorical"): mean, sd, quantiles, and exp(beta) at the
             median, 5 % and 95 % as odds ratio or rate ratio, NaN for an intercept.
         """
-        import pandas as pd
-
-        rows = {}
-        for name, values in self._coefficient_draws(num, key).items():
-            low, median, high = np.quantile(values, (0.05, 0.5, 0.95))
-            row = {"mean": values.mean(), "sd": values.std(ddof=1), "5%": low, "50%": median, "95%": high}
-            if self.outcome in RATIOS:
-                ratio, is_ratio = RATIOS[self.outcome], name[0] != INTERCEPT
-                for label, value in ((ratio, median), (f"{ratio}_5%", low), (f"{ratio}_95%", high)):
-                    row[label] = np.exp(value) if is_ratio else np.nan
-            rows[name] = row
-        frame = pd.DataFrame.from_dict({i: row for i, row in enumerate(rows.values())}, orient="index")
-        if self.outcome == "categorical":
-            frame.index = pd.MultiIndex.from_tuples(list(rows), names=["column", "class"])
-        else:
-            frame.index = pd.Index([name for name, *_ in rows], name="column")
-        return frame
+        return tabulate(self._coefficient_draws(num, key), self.outcome)
 
     def plot(self, num: int = NUM_TABLE_DRAWS, key: Any = 1) -> "Figure":
         """Plot the posteriors of the coefficients, and the ELBO and the validation score by epoch."""
@@ -356,20 +345,9 @@ class SemiStructured:
         return self._members
 
     def _coefficient_draws(self, num: int, key: Any) -> dict[tuple, np.ndarray]:
-        """Return draws (num,) by (column,), or by (column, class)."""
         members = self._fitted("coefficients")
         assert self._design is not None
-        check_count("num", num, 1)
-        keys = jax.random.split(as_key(key), len(members))
-        drawn = [m.posterior.draws(num, k, deterministic=False) for m, k in zip(members, keys, strict=True)]
-        draws: dict[tuple, np.ndarray] = {}
-        for column, site in zip(self._design.names, site_names(self._design.names), strict=True):
-            values = np.concatenate([theta[site] for theta in drawn])
-            if values.ndim == 1:
-                draws[(column,)] = values
-            else:
-                draws |= {(column, k + 1): values[:, k] for k in range(values.shape[1])}
-        return draws
+        return coefficient_draws(members, self._design.names, check_count("num", num, 1), key)
 
     def _predictive(self, members: list[Member], matrix: np.ndarray, images: np.ndarray, num: int, key: Any):
         """Yield, for every network, draws of the parameters and the inputs of the likelihood."""
@@ -393,47 +371,6 @@ class SemiStructured:
             precision=self.precision,
         )
 
-    def _rows(self, table: Any, images: Any) -> tuple[np.ndarray, np.ndarray]:
-        assert self._design is not None
-        matrix, images = self._design(table), check_images(images)
-        if len(matrix) != len(images):
-            raise ArgumentError(_lengths(table=len(matrix), images=len(images)))
-        return matrix, images
-
-    def _data(self, design: Design, table: Any, images: Any, y: Any, num_classes: int | None, where: str) -> Data:
-        """Check rows that have an outcome."""
-        matrix = design.matrix if num_classes is None else design(table, f"{where}table")
-        checked = check_y(self.outcome, y, f"{where}y", num_classes)
-        images = check_images(images, f"{where}images")
-        if not len(matrix) == len(images) == len(checked):
-            lengths = {f"{where}table": len(matrix), f"{where}images": len(images), f"{where}y": len(checked)}
-            raise ArgumentError(_lengths(**lengths))
-        if not len(checked):
-            raise ArgumentError(f"{where}table, images and y are empty: expected at least one row.")
-        return Data(matrix, images, checked)
-
-    def _check_valid(self, design: Design, valid: Any, num_classes: int) -> Data | None:
-        if valid is None:
-            return None
-        if not isinstance(valid, tuple | list) or len(valid) != 3:
-            raise ArgumentError(f"valid is a {type(valid).__name__}: expected a tuple (table, images, y).")
-        table, images, y = valid
-        return self._data(design, table, images, y, num_classes, "valid ")
-
-    def _arguments(self, design: Design, data: Data, valid: Data | None) -> dict[str, Any]:
-        """Describe what a training depends on, to compare it with that of a checkpoint."""
-        return {
-            "formula": self.formula.text,
-            "columns": list(design.names),
-            "outcome": self.outcome,
-            "prior": _describe(self.prior),
-            "family": str(self.family),
-            "orthogonalize": self.orthogonalize,
-            "rows": len(data.y),
-            "data": _digest(data),
-            "valid": None if valid is None else _digest(valid),
-        }
-
 
 def _optimizer(optimizer: Any, learning_rate: Any) -> tuple[optax.GradientTransformation, float]:
     if isinstance(learning_rate, bool) or not isinstance(learning_rate, int | float) or not learning_rate > 0:
@@ -446,28 +383,3 @@ def _optimizer(optimizer: Any, learning_rate: Any) -> tuple[optax.GradientTransf
         f"optimizer={optimizer!r}: expected an optax optimizer such as optax.adamw(1e-3), or None for Adam with "
         "learning_rate."
     )
-
-
-def _lengths(**lengths: int) -> str:
-    given = ", ".join(f"{name}: {num}" for name, num in lengths.items())
-    return f"The numbers of rows differ ({given}): expected the same, one row per observation in each."
-
-
-def _describe(prior: Any) -> Any:
-    """Return a prior as text: the kinds of distributions and their parameters."""
-    if isinstance(prior, dict):
-        return {str(name): _describe(value) for name, value in sorted(prior.items())}
-    if prior is None:
-        return None
-    return f"{type(prior).__name__}({', '.join(str(np.asarray(leaf)) for leaf in jax.tree.leaves(prior))})"
-
-
-def _digest(data: Data) -> str:
-    """Hash table and outcome, and some of the images: enough to notice other data."""
-    chosen = np.unique(np.linspace(0, len(data.images) - 1, 64).astype(int))
-    digest = hashlib.sha256()
-    for array in (data.matrix, data.y, data.images[chosen]):
-        digest.update(f"{array.shape}{array.dtype}".encode())
-        digest.update(np.ascontiguousarray(array).tobytes())
-    digest.update(str(data.images.shape).encode())
-    return digest.hexdigest()

@@ -120,6 +120,6 @@ def test_what_is_no_run_is_refused(capsys, posterior, tmp_path):
     (tmp_path / "run" / "draws.nc").write_bytes(b"damaged")
     code, _, err = run(capsys, "report", tmp_path / "run")
     assert code == 1
-    assert "The draws of the run" in err
+    assert "is damaged (the checksum of draws.nc is wrong)" in err
     (tmp_path / "run" / "posterior.bernflow").write_bytes(b"damaged")
-    assert "is not a saved posterior" in run(capsys, "report", tmp_path / "run")[2]
+    assert "the checksum of posterior.bernflow is wrong" in run(capsys, "report", tmp_path / "run")[2]

@@ -37,6 +37,19 @@ def test_spoiled_draws(spoil, draws, reference):
     assert "disagrees in a" in str(found)
 
 
+@pytest.mark.parametrize(("num_errors", "agrees"), [(3.95, True), (4.05, False)])
+def test_four_standard_errors_are_allowed(num_errors, agrees, draws, reference):
+    column = compare(draws, reference).columns[0]
+    sd = np.std(reference["a"], ddof=1)
+    moved = draws["a"] + sd * (num_errors * column.mean_se - column.mean_error)
+    assert compare({**draws, "a": moved}, reference).agrees is agrees
+    # About the mean, so that only the spread changes; its own error grows with it.
+    factor = 1.0 + (num_errors * column.sd_se - column.sd_error) / (np.std(draws["a"]) / sd)
+    stretched = draws["a"].mean() + factor * (draws["a"] - draws["a"].mean())
+    found = compare({**draws, "a": stretched}, reference).columns[0]
+    assert found.agrees is (abs(found.sd_error) <= 4.0 * found.sd_se)
+
+
 def test_tolerance_is_in_units_of_the_reference_sd(draws, reference):
     spoiled = {**draws, "a": draws["a"] + 0.2}
     assert not compare(spoiled, reference, tolerance=0.01).agrees

@@ -66,6 +66,11 @@ def test_two_reasons_are_both_said():
     assert "Also, 1 of 4000 trajectories diverged" in found.status
 
 
+def test_four_draws_of_a_chain_can_be_judged():
+    found = convergence(NOISE[:, :, :4])
+    assert np.isfinite([found.rhat, found.ess_bulk, found.ess_tail]).all()
+
+
 @pytest.mark.parametrize("values", [NOISE[:, :, :3], np.full((3, 4, 100), np.nan)])
 def test_what_cannot_be_told_is_poor(values):
     found = judge(values)

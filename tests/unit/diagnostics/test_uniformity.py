@@ -60,5 +60,8 @@ def test_holm():
 def test_arguments_are_checked():
     with pytest.raises(ArgumentError, match="expected a vector of whole numbers from 0 to num_draws=10"):
         rank_p_value([3, 11], 10)
+    for ranks in ([], [[1, 2]], [-1, 3]):
+        with pytest.raises(ArgumentError, match=r"The ranks have shape .*: expected a vector"):
+            rank_p_value(ranks, 10)
     with pytest.raises(ArgumentError, match=r"prob=1\.0: expected a probability between 0 and 1"):
         rank_band(10, 10, 1.0)

@@ -5,6 +5,7 @@ import pytest
 from scipy import stats
 
 from bernflow.diagnostics import judge
+from bernflow.diagnostics.verdict import _judge_weights
 from bernflow.errors import ArgumentError
 
 S = 20_000
@@ -128,6 +129,42 @@ def test_nearly_constant_weights_are_good_whatever_their_tail():
     assert found.ess_fraction > 0.999
     assert found.verdict == "good"
     assert "their tail does not matter" in found.status
+
+
+# Just inside and just outside of every limit of the rule.
+@pytest.mark.parametrize(
+    ("khat", "ess", "ess_se", "verdict"),
+    [
+        (0.5, 0.96, 0.0, "good"),
+        (0.501, 0.96, 0.0, "usable"),
+        (0.5, 0.959, 0.0, "usable"),
+        (0.5, 0.98, 0.0101, "usable"),
+        (0.7, 0.995, 0.0, "good"),
+        (0.701, 0.995, 0.0, "usable"),
+        (0.7, 0.1, 0.0, "usable"),
+        (0.7, 0.099, 0.0, "poor"),
+        (0.701, 0.899, 0.0, "poor"),
+        (1.0, 0.9, 0.0, "usable"),
+        (1.001, 0.9, 0.0, "poor"),
+        (1.5, 0.99, 0.0, "usable"),
+        (1.5, 0.989, 0.0, "poor"),
+        (1.501, 0.99, 0.0, "poor"),
+        (9.0, 0.999, 0.0, "usable"),
+        (9.0, 0.998, 0.0, "poor"),
+    ],
+)
+def test_the_limits_of_the_rule(khat, ess, ess_se, verdict):
+    uneven = np.where(np.arange(2000) == 0, 1.0, 0.0)
+    assert _judge_weights(uneven, khat, ess, ess_se)[0] == verdict
+
+
+@pytest.mark.parametrize(("ratio", "verdict"), [(1.249, "good"), (1.251, "usable")])
+def test_the_limit_of_constant_weights(ratio, verdict):
+    # One weight of so many times the mean of all.
+    num = 2000
+    raw = np.where(np.arange(num) == 0, np.log(ratio * (num - 1) / (num - ratio)), 0.0)
+    assert _judge_weights(raw, 9.0, 0.999, 0.0)[0] == verdict
+    assert _judge_weights(raw, 9.0, 0.998, 0.0)[0] == "poor"
 
 
 def test_figures_and_advice():

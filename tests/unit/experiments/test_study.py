@@ -84,6 +84,18 @@ def test_a_damaged_result_does_not_count(tmp_path, damage):
     assert store.load(task(3)) is None
 
 
+def test_flipped_bits_give_the_result_or_none(tmp_path):
+    store = Store(tmp_path)
+    store.save(task(3), double(3))
+    (path,) = tmp_path.iterdir()
+    content, whole = path.read_bytes(), repr(store.load(task(3)))
+    for bit in np.random.default_rng(0).choice(8 * len(content), 500, replace=False):
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << (bit % 8)
+        path.write_bytes(damaged)
+        assert repr(store.load(task(3))) in ("None", whole)
+
+
 def test_a_result_of_another_version_does_not_count(tmp_path, monkeypatch):
     store = Store(tmp_path)
     store.save(task(3), double(3))
@@ -150,7 +162,12 @@ def test_a_page_that_fails_leaves_the_old_one(tmp_path):
 def test_tables():
     table = Table(("a", "b|c"), [("x|y", 0.00012345), (None, 2)], best=frozenset({(0, 1)}))
     assert list(csv.reader(io.StringIO(table.to_csv()))) == [["a", "b|c"], ["x|y", "0.00012345"], ["", "2"]]
+    assert "| a | b\\|c |" in table.to_markdown()
     assert "| x\\|y | **1.2e-04** |" in table.to_markdown()
+    # What a failed run says may hold anything.
+    told = Table(("note",), [("<script>alert(1)</script>\n# x < 3",)])
+    assert told.to_markdown().splitlines()[-1] == "| &lt;script>alert(1)&lt;/script> # x < 3 |"
+    assert "<td>&lt;script&gt;" in told.to_html()
     assert "<td class='number'><strong>1.2e-04</strong></td>" in table.to_html()
 
 
@@ -203,15 +220,19 @@ def test_slope_ends_at_the_noise_floor():
     assert (found.first, found.last) == (1, 16)
 
 
-def test_chains_that_disagree_are_refused(monkeypatch):
+def test_chains_that_disagree_are_refused():
     good = np.random.default_rng(0).normal(size=(4, 1000))
-    rhat, ess = nuts.check_chains([good])
+    rhat, ess = nuts.check_chains("x", [good])
     assert rhat < 1.01
     assert ess > 1000
     bad = good + np.array([0, 0, 0, 1.0])[:, None]
-    rhat, ess = nuts.check_chains([good, bad])
+    rhat, ess = nuts.check_chains("x", [good, bad], strict=False)
     assert rhat > 1.05
     assert ess < 400
+    # Chains that are stuck have no R-hat, and too few draws are no convergence either.
+    for quantities in ([good, bad], [np.full((4, 1000), np.nan)], [good[:, :60]], [good[:, :2]]):
+        with pytest.raises(BernflowError, match=r"NUTS on x has not converged: R-hat .* use more draws"):
+            nuts.check_chains("x", quantities)
 
 
 def test_nuts_that_has_not_converged_is_refused():

@@ -46,11 +46,11 @@ def run(kind, resume=None):
 # Writes at every chunk, and waits at the given one to be killed: after it, or in the middle of writing it.
 VICTIM = """
 import sys, time, pathlib
-from bernflow import files
 from bernflow.fit import checkpoint
+from bernflow.posterior import container
 checkpoint.INTERVAL = checkpoint.PATIENCE = 0.0
 kind, folder, number, moment = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
-write, count = checkpoint.write_whole, 0
+write, count = container.write_whole, 0
 def pause():
     pathlib.Path(folder, "waiting").touch()
     time.sleep(600)
@@ -64,7 +64,7 @@ def slow(path, content):
     write(path, half)
     if count == number and moment == "after":
         pause()
-checkpoint.write_whole = slow
+container.write_whole = slow
 run(kind, folder)
 """
 space = {}
@@ -280,18 +280,18 @@ def test_processes_that_find_different_checkpoints(tmp_path, monkeypatch):
 
 
 def test_a_full_disk_does_not_stop_the_fit(expected, tmp_path, monkeypatch, every_chunk):
-    count, write = [], checkpoint.write_whole
+    count, write = [], checkpoint.write_container
 
-    def full(path, content):
+    def full(path, *content):
         count.append(path)
         if 2 <= len(count) <= 4:
             raise FileWriteError(f"{path} cannot be written (No space left on device)")
-        return write(path, content)
+        return write(path, *content)
 
     def no_archive(posterior, path):
         raise FileWriteError(f"{path} cannot be written ({os.strerror(errno.ENOSPC)})")
 
-    monkeypatch.setattr(checkpoint, "write_whole", full)
+    monkeypatch.setattr(checkpoint, "write_container", full)
     monkeypatch.setattr(archive, "save", no_archive)
     with pytest.warns(UserWarning, match="could not be") as heard:
         same(run("flow", tmp_path), expected["flow"])
@@ -317,12 +317,67 @@ def test_checkpoints_hold_plain_arrays(tmp_path):
     assert len(np.load(tmp_path / "x-1.npz", allow_pickle=False).files) == 2
 
 
-def test_a_checkpoint_of_a_newer_version(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "FORMAT_VERSION", 2)
-    Checkpoint(tmp_path, "x", {}, lambda there, here: []).offer(lambda: Saved({}, {}))
-    monkeypatch.undo()
-    with pytest.raises(ArgumentError, match="written by a newer bernflow"):
-        Checkpoint(tmp_path, "x", {}, lambda there, here: []).read()
+def test_checkpoints_of_other_versions(tmp_path, monkeypatch):
+    for version, says in ((3, "install a newer bernflow"), (1, "delete its folder to begin anew")):
+        monkeypatch.setattr(checkpoint, "KIND", checkpoint.KIND._replace(version=version))
+        Checkpoint(tmp_path, "x", {}, lambda there, here: []).offer(lambda: Saved({}, {}))
+        monkeypatch.undo()
+        with pytest.raises(FileFormatError, match=f"has format version {version}, .*reads version 2.*{says}"):
+            Checkpoint(tmp_path, "x", {}, lambda there, here: []).read()
+
+
+def test_a_damaged_checkpoint_is_refused_or_harmless(tmp_path):
+    def read():
+        try:
+            saved = Checkpoint(tmp_path, "x", {"a": 1}, lambda there, here: [] if there == here else ["a"]).read()
+        except FileFormatError:
+            return None
+        return {name: values.tobytes() for name, values in saved.arrays.items()}, saved.facts
+
+    values = {"values": np.arange(30.0), "half": np.zeros(3, "V2"), "key": np.arange(2, dtype=np.uint32)}
+    Checkpoint(tmp_path, "x", {"a": 1}, lambda there, here: []).offer(lambda: Saved(values, {"done": 7}))
+    (path,) = tmp_path.iterdir()
+    content, whole = path.read_bytes(), read()
+    assert whole[1] == {"done": 7}
+    rng = np.random.default_rng(0)
+    for bit in rng.choice(8 * len(content), 500, replace=False):
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << (bit % 8)
+        path.write_bytes(damaged)
+        assert read() in (None, whole)
+    for length in rng.integers(0, len(content), 100):
+        path.write_bytes(content[:length])
+        assert read() is None
+    checkpoint.write_container(path, checkpoint.KIND, {"count": "many", "identity": {}, "facts": {}}, values)
+    with pytest.raises(FileFormatError, match=r"damaged .ValueError: invalid literal"):
+        Checkpoint(tmp_path, "x", {"a": 1}, lambda there, here: []).read()
+
+
+def test_a_damaged_note_is_not_another_fit(expected, tmp_path, every_chunk):
+    run("flow", tmp_path)
+    note = tmp_path / "finished.json"
+    note.write_text(note.read_text().replace('"steps": 1300', '"steps": 1301'))
+    with pytest.warns(UserWarning, match=r"finished.json cannot be read .*the checksum of finished.json is wrong"):
+        same(run("flow", tmp_path), expected["flow"])
+
+
+def test_a_folder_serves_one_fit_at_a_time(tmp_path, monkeypatch):
+    # The other process holds the lock that `claim_folder` takes; it needs nothing else of bernflow.
+    code = "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX); print(); input()"
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as other:
+        other.stdout.readline()
+        with pytest.raises(ArgumentError, match=r"resume=.* is in use by another fit.*Wait until that"):
+            run("flow", tmp_path)
+        monkeypatch.setattr(jax, "process_index", lambda: 1)  # another process of the same run
+        with resume.claim_folder(tmp_path) as folder:
+            assert folder == tmp_path
+        monkeypatch.undo()
+        other.kill()
+    with resume.claim_folder(tmp_path), pytest.raises(ArgumentError, match="in use"):  # no other thread either
+        resume.claim_folder(tmp_path).__enter__()
+    with resume.claim_folder(tmp_path):
+        pass
 
 
 def test_another_optimizer_state_is_refused(tmp_path, gaussian_model):

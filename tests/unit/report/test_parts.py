@@ -15,7 +15,6 @@ from bernflow.report.components import (
     format_row,
     list_components,
     strongest_pairs,
-    summarize,
 )
 from bernflow.report.svg import inline_svg
 from bernflow.report.wording import describe_support, describe_values, escape, words_of_setting
@@ -35,13 +34,6 @@ def test_labels_use_coordinates_where_the_model_gives_them():
     # Labels of another length are not those of this axis.
     other = list_components({"b": np.zeros((5, 3))}, ["b"], {"b": ("school",)}, {"school": ["A", "B"]})
     assert [c.label for c in other] == ["b[0]", "b[1]", "b[2]"]
-
-
-def test_summaries_survive_what_is_not_finite():
-    assert summarize(np.array([1.0, 2.0, 3.0]))[:2] == (2.0, 1.0)
-    assert np.isnan(summarize(np.array([np.nan, 1.0]))[0])
-    assert np.isnan(summarize(np.array([np.inf, -np.inf]))[1])
-    assert np.isnan(summarize(np.array([1.0]))[1])
 
 
 @pytest.mark.parametrize(

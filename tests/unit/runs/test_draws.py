@@ -6,7 +6,7 @@ import pytest
 from bernflow.errors import ArgumentError
 from bernflow.posterior.export import to_datatree
 from bernflow.runs import draws
-from bernflow.runs.draws import named_draws, summarize, take_draws, write_csv
+from bernflow.runs.draws import named_draws, tabulate, take_draws, write_csv
 
 
 def read(text):
@@ -61,7 +61,7 @@ def test_names_that_csv_cannot_hold():
 def test_summary_counts_from_one_and_rounds_nothing():
     rng = np.random.default_rng(0)
     x, m = rng.normal(size=101), rng.normal(size=(101, 1, 2))
-    table = summarize(to_datatree({"x": x, "m": m}))
+    table = tabulate(to_datatree({"x": x, "m": m}))
     assert list(table.index) == ["x", "m[1,1]", "m[1,2]"]
     assert list(table.columns) == ["mean", "sd", "2.5%", "5%", "25%", "50%", "75%", "95%", "97.5%"]
     assert table.loc["x", "mean"] == x.mean()

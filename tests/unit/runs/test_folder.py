@@ -9,6 +9,8 @@ import xarray as xr
 import bernflow as bf
 from bernflow.errors import ArgumentError, BernflowError, FileFormatError, FileWriteError
 from bernflow.runs import check_free, folder, read_run, write_run
+from bernflow.runs.material import material_of_run
+from bernflow.sealed import checksum_of, sealed_text
 
 FILES = ["diagnostics.json", "draws.csv", "draws.nc", "posterior.bernflow", "report.html", "run.json", "summary.csv"]
 ORIGIN = {"model": {"path": "/some/schools.stan"}, "data": {"path": "/some/schools.json"}, "options": {"seed": 7}}
@@ -153,10 +155,84 @@ def test_what_is_no_run_is_refused(copy, tmp_path):
     (copy / "run.json").write_text(json.dumps(manifest | {"format": "other"}))
     with pytest.raises(FileFormatError, match=r"is not the folder of a run .*format 'other'"):
         read_run(copy)
-    (copy / "run.json").write_text(json.dumps(manifest | {"format_version": 99}))
-    with pytest.raises(FileFormatError, match=r"has format version 99, written by bernflow .*install a newer bernflow"):
+    for version, advice in ((99, "install a newer bernflow"), (1, "run it again")):
+        (copy / "run.json").write_text(json.dumps(manifest | {"format_version": version}))
+        with pytest.raises(FileFormatError, match=f"has format version {version}, written by bernflow .*{advice}"):
+            read_run(copy)
+    manifest.pop("seal")
+    (copy / "run.json").write_text(sealed_text({**manifest, "sha256": 1}))
+    with pytest.raises(FileFormatError, match=r"is damaged .it has no checksums"):
         read_run(copy)
-    (copy / "run.json").write_text(json.dumps(manifest))
+    for name, says in (("draws.nc", "The draws of the run .* cannot be read"), ("summary.csv", "is damaged")):
+        before = (copy / name).read_bytes()
+        (copy / name).write_bytes(b"made up")
+        made_up = {**manifest, "sha256": {**manifest["sha256"], name: checksum_of(copy / name)}}
+        (copy / "run.json").write_text(sealed_text(made_up))
+        with pytest.raises(FileFormatError, match=says):
+            material_of_run(copy)
+        (copy / name).write_bytes(before)
+    (copy / "run.json").write_text(sealed_text(manifest))
     (copy / "diagnostics.json").unlink()
-    with pytest.raises(FileFormatError, match="is damaged"):
+    with pytest.raises(FileFormatError, match=r"is damaged .*diagnostics\.json"):
         read_run(copy)
+
+
+def everything(folder):
+    """Return all that is read of a run, or None for a readable refusal."""
+    try:
+        found = material_of_run(folder)
+    except FileFormatError:
+        return None
+    draws = {name: values.tobytes() for name, values in found.draws.items()}
+    return draws, found.diagnostics, found.settings, found.origin, repr(read_run(folder).summary)
+
+
+@pytest.mark.parametrize("name", ["run.json", "summary.csv", "diagnostics.json", "posterior.bernflow", "draws.nc"])
+def test_a_damaged_file_is_refused_or_harmless(copy, name):
+    whole, path = everything(copy), copy / name
+    assert whole is not None
+    content = path.read_bytes()
+    rng = np.random.default_rng(0)
+    for bit in rng.choice(8 * len(content), 25, replace=False):
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << (bit % 8)
+        path.write_bytes(damaged)
+        assert everything(copy) is None
+    for length in rng.integers(0, len(content), 5):
+        path.write_bytes(content[:length])
+        assert everything(copy) is None
+    path.unlink()
+    assert everything(copy) is None
+    path.write_bytes(content)
+    assert everything(copy) == whole
+
+
+def test_a_manifest_cannot_have_files_of_others_removed(copy, posterior):
+    (copy / "notes.txt").write_text("mine")
+    manifest = json.loads((copy / "run.json").read_text())
+    manifest["files"] += ["notes.txt", "../../other"]
+    (copy / "run.json").write_text(json.dumps(manifest))
+    with pytest.raises(ArgumentError, match=r"not of a run of bernflow \(notes.txt\)"):
+        check_free(copy)
+    write_run(posterior, copy, num=5, formats=())
+    assert (copy / "notes.txt").read_text() == "mine"
+
+
+def test_files_that_appear_meanwhile_stay(copy, posterior, monkeypatch):
+    def write(file, *args):
+        (copy / "notes.txt").write_text("mine")
+
+    monkeypatch.setattr(folder, "write_csv", write)
+    write_run(posterior, copy, num=5, formats=("csv",))
+    assert (copy / "notes.txt").read_text() == "mine"
+
+
+def test_a_folder_of_draws_has_a_checksum(tmp_path):
+    for name, text in (("a", "1"), ("b/c", "2")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    before = checksum_of(tmp_path)
+    (tmp_path / "b" / "c").rename(tmp_path / "d")
+    moved = checksum_of(tmp_path)
+    (tmp_path / "d").write_text("3")
+    assert len({before, moved, checksum_of(tmp_path)}) == 3

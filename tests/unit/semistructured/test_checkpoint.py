@@ -57,7 +57,16 @@ def test_an_interrupted_training_ends_as_if_it_had_not_been(estimator, tmp_path,
         estimator.fit(*DATA, VALID, **how | {"epochs": 6}, checkpoint=folder)
     with pytest.raises(ArgumentError, match=r"another training \(data="):
         estimator.fit(DATA[0], DATA[1] + 1, DATA[2], VALID, **how, checkpoint=folder)
-    (folder / "network-0.npz").write_bytes(b"PK nonsense")
+    content = (folder / "network-0.npz").read_bytes()
+    for damaged in (
+        b"PK nonsense",
+        content[:-100],
+        content[: len(content) // 2],
+        content.replace(b"epochs", b"epochz"),
+    ):
+        (folder / "network-0.npz").write_bytes(damaged)
+        with pytest.raises(FileFormatError, match=r"not a checkpoint, or it is damaged.*delete it to begin anew"):
+            Checkpoint(folder / "network-0.npz", {}).read(None)
     with pytest.raises(FileFormatError, match="not a checkpoint, or it is damaged"):
         estimator.fit(*DATA, VALID, **how, checkpoint=folder)
 

@@ -77,7 +77,7 @@ def _read_zip(path: Path) -> Any:
         with zipfile.ZipFile(path) as archive:
             (name,) = archive.namelist()
             return json.loads(archive.read(name))
-    except (zipfile.BadZipFile, ValueError) as error:
+    except Exception as error:  # what is damaged can make zlib and the parsers raise almost anything
         raise FileFormatError(
             f"{path} cannot be read ({type(error).__name__}: {error}): expected an archive of one JSON file. Copy it "
             "anew."

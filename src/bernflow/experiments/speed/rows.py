@@ -79,7 +79,8 @@ def write_rows(folder: Path, num: int) -> tuple[np.ndarray, np.ndarray]:
         files["y"][part] = x @ np.linspace(-1.0, 1.0, NUM_PREDICTORS) + rng.normal(size=len(x))
     for file in files.values():
         file.flush()
-    return np.load(folder / "x.npy", mmap_mode="r"), np.load(folder / "y.npy", mmap_mode="r")
+    x, y = (np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in "xy")
+    return x, y
 
 
 def _time_streamed(folder: Path, settings: Mapping[str, Any]) -> Result:

@@ -3,16 +3,15 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from arviz_stats.base import array_stats
 from numpyro.infer import MCMC, NUTS, init_to_uniform
 
+from bernflow.diagnostics.chains import MAX_RHAT, MIN_ESS, convergence
 from bernflow.errors import BernflowError
 from bernflow.experiments.study.plan import Result, Task
 from bernflow.experiments.targets import BENCHMARKS, nn_mean
 
 FUNCTION = f"{__name__}:run_nuts"
 NUM_CHAINS = 4
-MAX_RHAT, MIN_ESS = 1.01, 400.0
 
 
 def nuts_task(target: str, *, num_warmup: int, num_samples: int, num_kept: int, strict: bool = True) -> Task:
@@ -38,12 +37,7 @@ def run_nuts(target: str, num_warmup: int, num_samples: int, num_kept: int, stri
         mcmc.run(jax.random.key(key), *map(jnp.asarray, benchmark.args))
         grouped = {name: np.asarray(value) for name, value in mcmc.get_samples(group_by_chain=True).items()}
         num_divergent = int(np.sum(np.asarray(mcmc.get_extra_fields()["diverging"])))
-    rhat, ess = check_chains(judged(target, grouped))
-    if strict and (rhat > MAX_RHAT or ess < MIN_ESS):
-        raise BernflowError(
-            f"NUTS on {target} has not converged: R-hat {rhat:.3f} (at most {MAX_RHAT}), effective draws {ess:.0f} "
-            f"(at least {MIN_ESS:.0f}). It cannot serve as ground truth; use more draws."
-        )
+    rhat, ess = check_chains(target, judged(target, grouped), strict)
     every = max(1, NUM_CHAINS * num_samples // num_kept)
     flat = {name: value.reshape(-1, *value.shape[2:])[::every] for name, value in grouped.items()}
     draws = {f"draws/{name}": np.asarray(value, np.float32) for name, value in flat.items()}
@@ -64,11 +58,20 @@ def judged(target: str, grouped: dict[str, np.ndarray]) -> list[np.ndarray]:
     return [value[(slice(None), slice(None), *i)] for value in grouped.values() for i in np.ndindex(value.shape[2:])]
 
 
-def check_chains(quantities: list[np.ndarray]) -> tuple[float, float]:
-    """Return the worst R-hat and the smallest effective number of draws, bulk and tail."""
-    rhat = max(float(array_stats.rhat(values)) for values in quantities)
-    ess = min(float(array_stats.ess(values, method=kind, **more)) for values in quantities for kind, more in ESS_KINDS)
+def check_chains(target: str, quantities: list[np.ndarray], strict: bool = True) -> tuple[float, float]:
+    """Return the worst R-hat and the smallest effective number of draws, bulk and tail.
+
+    Args:
+        target: what was sampled, for the message.
+        quantities: scalar quantities, (chains, draws) each.
+        strict: raise where the chains cannot serve as ground truth.
+    """
+    found = convergence(np.stack(quantities))
+    rhat, ess = float(np.max(found.rhat)), float(min(np.min(found.ess_bulk), np.min(found.ess_tail)))
+    # Written so that what is not a number has not converged.
+    if strict and not (rhat <= MAX_RHAT and ess >= MIN_ESS):
+        raise BernflowError(
+            f"NUTS on {target} has not converged: R-hat {rhat:.3f} (at most {MAX_RHAT}), effective draws {ess:.0f} "
+            f"(at least {MIN_ESS:.0f}). It cannot serve as ground truth; use more draws."
+        )
     return rhat, ess
-
-
-ESS_KINDS: tuple[tuple[str, dict], ...] = (("bulk", {}), ("tail", {"prob": (0.05, 0.95)}))

@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 
 from bernflow.experiments.study.figures import write_figure
 from bernflow.experiments.study.tables import Table
-from bernflow.files import json_text, write_folder, write_whole
+from bernflow.files import json_text, write_whole
+from bernflow.folders import write_folder
 
 STYLE = """
 :root { color-scheme: light dark; --text: #1d1d1f; --paper: #ffffff; --line: #d9d9de; --muted: #5d5d66; }

@@ -4,6 +4,7 @@ import csv
 import html
 import io
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,9 +36,9 @@ class Table:
 
     def to_markdown(self) -> str:
         """Write a Markdown table."""
-        lines = [self.columns, ["---"] * len(self.columns)]
+        lines = [[_markdown_cell(name) for name in self.columns], ["---"] * len(self.columns)]
         for i, row in enumerate(self.rows):
-            cells = [self._text(cell).replace("|", "\\|") for cell in row]
+            cells = [_markdown_cell(self._text(cell)) for cell in row]
             lines.append([f"**{text}**" if (i, j) in self.best and text else text for j, text in enumerate(cells)])
         return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
@@ -61,6 +62,11 @@ class Table:
         if isinstance(cell, float):
             return number(cell, self.digits)
         return "" if cell is None else str(cell)
+
+
+def _markdown_cell(text: str) -> str:
+    """Return a text on one line that begins neither a column nor a tag, as messages of errors may."""
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", " ".join(text.split())).replace("|", "\\|")
 
 
 def _kind(cells: Sequence[Any]) -> str:

@@ -1,9 +1,9 @@
 """The folder of compiled programs: private to the user, because what lies in it is executed."""
 
 import contextlib
-import hashlib
 import json
 import os
+import re
 import shutil
 import stat
 import sys
@@ -15,12 +15,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bernflow.errors import FileWriteError
+from bernflow.sealed import checksum_of
 
 VARIABLE = "BERNFLOW_CACHE"
 CHECKSUMS = "sha256.json"
 # Precompiled headers are large, and the compiler checks them itself.
 UNCHECKED = ".gch"
 ATTEMPTS = 3
+# Names of entries: kind and key; of unfinished ones and of those on their way out, hidden and with a random end.
+ENTRY = r"(object|program|shim|headers)-[0-9a-f]{32}"
+UNFINISHED, HEADERS = re.compile(rf"\.{ENTRY}-\w+"), re.compile(r"headers-[0-9a-f]{32}")
 
 
 def cache_folder() -> Path:
@@ -55,26 +59,36 @@ def default_folder() -> Path:
 
 def find_problem(folder: Path) -> str | None:
     """Say why others could put code into a folder, or why we cannot; None where all is well."""
-    status = folder.stat()
-    if hasattr(os, "getuid") and status.st_uid != os.getuid():
+    if not hasattr(os, "getuid"):  # Windows: a folder in the user's profile is the user's
+        return None if os.access(folder, os.R_OK | os.W_OK | os.X_OK) else "it cannot be written to"
+    status, trusted = folder.stat(), (0, os.getuid())
+    if status.st_uid != os.getuid():
         return f"it belongs to another user (uid {status.st_uid})"
     if stat.S_IMODE(status.st_mode) & 0o022:
         return f"others can write to it (mode {stat.S_IMODE(status.st_mode):o})"
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         return "it cannot be written to"
+    for step in (folder.absolute(), *folder.absolute().parents):
+        if step.is_symlink() and step.lstat().st_uid not in trusted:
+            return f"the link {step} belongs to another user (uid {step.lstat().st_uid})"
     for parent in folder.resolve().parents:
-        mode = parent.stat().st_mode
+        owner, mode = parent.stat().st_uid, parent.stat().st_mode
+        if owner not in trusted:  # whoever owns a folder can put another one into the place of ours
+            return f"{parent} belongs to another user (uid {owner})"
         if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:  # sticky, as /tmp is: nobody else can move it away
             return f"everybody can write to {parent}"
     return None
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Remove what processes that were killed left behind, and precompiled headers that nobody has used for long."""
-    for pattern, days in ((".*", 1), ("headers-*", 30)):
-        for entry in folder.glob(pattern):
+    """Remove what processes that were killed left behind, and precompiled headers that nobody has used for long.
+
+    By the names that `produce` gives alone: the user may have chosen a folder with files of other kinds.
+    """
+    for pattern, days in ((UNFINISHED, 1), (HEADERS, 30)):
+        for entry in folder.iterdir():
             with contextlib.suppress(OSError):
-                if entry.stat().st_mtime < time.time() - days * 86_400:
+                if pattern.fullmatch(entry.name) and entry.lstat().st_mtime < time.time() - days * 86_400:
                     shutil.rmtree(entry, ignore_errors=True)
 
 
@@ -105,8 +119,7 @@ def produce(folder: Path, name: str, make: Callable[[Path], None]) -> Path:
     made = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=folder))
     try:
         make(made)
-        checksums = {path.name: _checksum(path) for path in sorted(made.iterdir()) if path.suffix != UNCHECKED}
-        (made / CHECKSUMS).write_text(json.dumps(checksums, indent=1))
+        (made / CHECKSUMS).write_text(json.dumps(_checksums(made), indent=1))
         for _ in range(ATTEMPTS):
             try:
                 os.rename(made, entry)  # refused where the entry exists
@@ -123,14 +136,16 @@ def produce(folder: Path, name: str, make: Callable[[Path], None]) -> Path:
 def is_intact(entry: Path) -> bool:
     """Tell whether an entry is complete and its files have the checksums that they were stored with."""
     try:
-        checksums = json.loads((entry / CHECKSUMS).read_text())
-        return all(_checksum(entry / name) == expected for name, expected in checksums.items())
-    except (OSError, ValueError, AttributeError):
+        stated = json.loads((entry / CHECKSUMS).read_text())
+        return stated == _checksums(entry)
+    except (OSError, ValueError, RecursionError):
         return False
 
 
-def _checksum(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def _checksums(entry: Path) -> dict[str, str]:
+    """Return the checksums of all files of an entry that have one."""
+    files = sorted(path for path in entry.iterdir() if path.name != CHECKSUMS and path.suffix != UNCHECKED)
+    return {path.name: checksum_of(path) for path in files}
 
 
 def _remove(entry: Path) -> None:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, UInt
 
+from bernflow.models.host import batched_host_call
 from bernflow.models.stan import names as naming
 
 NO_KEY = np.zeros(0, np.uint32)
@@ -139,23 +140,15 @@ class Instance:
 def _call_through_python(
     engine: Engine, operation: Operation, handle: Array, x: Array, key: Array, num_out: int
 ) -> Array:
-    """Evaluate an operation on the host.
+    """Evaluate an operation on the host, for a whole batch at once."""
 
-    JAX runs such calls in a thread of its own, where a local precision does not hold: doubles travel as pairs of words.
-    """
-    dtype, is_double = x.dtype, x.dtype == jnp.float64
-    words = jax.lax.bitcast_convert_type(x, jnp.uint32)
+    def evaluate(handles: np.ndarray, rows: np.ndarray, keys: np.ndarray) -> list[np.ndarray]:
+        num = handles.size
+        flat = rows.reshape(num, x.shape[0]), keys.reshape(num, keys.shape[-1])
+        return [engine.evaluate(operation, handles.ravel(), *flat, num_out).reshape(*handles.shape, num_out)]
 
-    def on_host(handles: Any, words: Any, keys: Any) -> np.ndarray:
-        num = np.size(handles)
-        keys = np.asarray(keys).reshape(num, np.shape(keys)[-1])
-        rows = np.ascontiguousarray(words).view(dtype).reshape(num, x.shape[0])
-        result = engine.evaluate(operation, np.ravel(handles), rows, keys, num_out).astype(dtype)
-        return result.view(np.uint32).reshape(*np.shape(handles), num_out, *((2,) if is_double else ()))
-
-    out = jax.ShapeDtypeStruct((num_out, 2) if is_double else (num_out,), jnp.uint32)
-    returned = jax.pure_callback(on_host, out, handle, words, key, vmap_method="broadcast_all")
-    return jax.lax.bitcast_convert_type(returned, dtype)
+    out = jax.ShapeDtypeStruct((num_out,), x.dtype)
+    return batched_host_call(evaluate, [out], handle, x, key, vmap_method="broadcast_all")[0]
 
 
 def split(variables: Sequence[naming.Variable], flat: Float[Array, " n"]) -> dict[str, Array]:

@@ -62,6 +62,43 @@ def test_nor_one_of_another_user(chosen, monkeypatch):
         assert cache_folder() != chosen
 
 
+def owned_by_another(monkeypatch, method, place):
+    """Let a path seem to belong to another user."""
+    original = getattr(cache.Path, method)
+
+    def status(self, **kwargs):
+        found = original(self, **kwargs)
+        return os.stat_result([*found[:4], 4711, *found[5:]]) if self == place else found
+
+    monkeypatch.setattr(cache.Path, method, status)
+
+
+def test_nor_one_in_a_folder_of_another_user(chosen, monkeypatch):
+    chosen.mkdir(parents=True, mode=0o700)
+    chosen.parent.chmod(0o1777)  # sticky, but its owner may exchange what lies in it
+    owned_by_another(monkeypatch, "stat", chosen.parent)
+    with pytest.warns(UserWarning, match=r"because .*kept belongs to another user \(uid 4711\)"):
+        assert cache_folder() != chosen
+
+
+def test_nor_one_that_a_link_of_another_user_leads_to(chosen, tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir(mode=0o700)
+    chosen.parent.mkdir()
+    chosen.symlink_to(tmp_path / "mine")
+    assert cache_folder() == chosen  # the user's own link is fine
+    owned_by_another(monkeypatch, "lstat", chosen)
+    with pytest.warns(UserWarning, match=r"because the link .*stan belongs to another user \(uid 4711\)"):
+        assert cache_folder() != chosen
+
+
+def test_where_there_are_no_owners(chosen, monkeypatch):
+    monkeypatch.delattr(os, "getuid")
+    assert cache_folder() == chosen
+    monkeypatch.setattr(os, "access", lambda folder, rights: False)
+    with pytest.warns(UserWarning, match="because it cannot be written to"):
+        assert cache_folder() != chosen
+
+
 def test_nor_one_that_cannot_be_made(chosen):
     chosen.parent.write_text("a file")
     with pytest.warns(UserWarning, match="because it cannot be made"):
@@ -94,15 +131,18 @@ def test_an_entry_is_made_once(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
-@pytest.mark.parametrize("damage", ["changed", "missing", "no checksums", "odd checksums"])
+@pytest.mark.parametrize("damage", ["changed", "missing", "more", "no checksums", "odd checksums", "empty checksums"])
 def test_a_damaged_entry_is_made_again(damage, tmp_path):
     entry = produce(tmp_path, "a", make_text("first"))
     if damage == "changed":
         (entry / "program.so").write_text("other")
     elif damage == "missing":
         (entry / "program.so").unlink()
+    elif damage == "more":
+        (entry / "other.so").write_text("planted")
     else:
-        (entry / cache.CHECKSUMS).write_text("{" if damage == "no checksums" else "[1]")
+        text = {"no checksums": "{", "odd checksums": "[1]", "empty checksums": "{}"}[damage]
+        (entry / cache.CHECKSUMS).write_text(text)
     assert not is_intact(entry)
     assert (produce(tmp_path, "a", make_text("second")) / "program.so").read_text() == "second"
     assert is_intact(entry)
@@ -149,12 +189,13 @@ def test_an_entry_that_cannot_be_replaced(tmp_path, monkeypatch):
         produce(tmp_path, "a", make_text("new"))
 
 
-def test_leftovers_of_killed_processes_go(tmp_path):
-    old, new, headers, used = (tmp_path / name for name in (".a-1", ".a-2", "headers-1", "headers-2"))
-    for folder in (old, new, headers, used):
-        folder.mkdir()
-    os.utime(old, (time.time() - 2 * 86_400,) * 2)
-    os.utime(headers, (time.time() - 31 * 86_400,) * 2)
-    os.utime(used, (time.time() - 29 * 86_400,) * 2)
+def test_leftovers_of_killed_processes_go_and_nothing_else(tmp_path):
+    key, days = "0" * 32, 86_400
+    gone = {f".program-{key}-x1": 2, f".headers-{key}-ab": 2, f"headers-{key}": 31}
+    # What is still in use, and what never was ours, in a folder that the user has chosen.
+    stays = {f".object-{key}-x2": 0, f"headers-{'1' * 32}": 29, f"program-{key}": 400, ".git": 400, "headers-mine": 400}
+    for name, age in {**gone, **stays}.items():
+        (tmp_path / name).mkdir()
+        os.utime(tmp_path / name, (time.time() - age * days,) * 2)
     produce(tmp_path, "a", make_text("first"))
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".a-2", "a", "headers-2"]
+    assert {path.name for path in tmp_path.iterdir()} == {*stays, "a"}

@@ -1,0 +1,163 @@
+"""One file of named arrays and a manifest: plain data with checksums, of which nothing is executed or trusted."""
+
+import hashlib
+import json
+import re
+import stat
+import zipfile
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from bernflow.errors import FileFormatError
+from bernflow.files import write_whole
+from bernflow.posterior.encoding import from_json, to_array, to_bytes, to_json
+
+MANIFEST = "manifest.json"
+ARRAY = ".npy"
+# Names of members never become paths; odd ones are refused all the same.
+PLAIN_NAME = re.compile(r"\w+\.(npy|json)", re.ASCII)
+
+
+class Kind(NamedTuple):
+    """A kind of file.
+
+    Attributes:
+        format: the name that its manifest has.
+        version: the version that is written, and the only one that is read.
+        what: what a user calls such a file.
+        writer: what writes it.
+        remedy: what to do with a damaged or outdated one.
+    """
+
+    format: str
+    version: int
+    what: str
+    writer: str
+    remedy: str
+
+    def damaged(self, path: Path, why: str) -> FileFormatError:
+        """Say that a file is not what it should be."""
+        return FileFormatError(f"{path} is not {self.what}, or it is damaged ({why}): {self.remedy}.")
+
+
+class Content(NamedTuple):
+    """What a file holds: the manifest and the arrays, by name."""
+
+    manifest: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+
+
+def write_container(path: Path, kind: Kind, facts: Mapping[str, Any], arrays: Mapping[str, Any]) -> Path:
+    """Write a file, whole or not at all.
+
+    Args:
+        path: the file.
+        kind: what it is.
+        facts: JSON-able; what the manifest says beside format, versions and checksums.
+        arrays: by names of letters, digits and underscores.
+    """
+    members = {name + ARRAY: to_bytes(values) for name, values in arrays.items()}
+    manifest = {
+        "format": kind.format,
+        "format_version": kind.version,
+        "bernflow_version": installed_version(),
+        **facts,
+        "sha256": {name: hashlib.sha256(content).hexdigest() for name, content in members.items()},
+    }
+    described = json.dumps(to_json(manifest, "manifest"), indent=1).encode()
+
+    def write(file: BinaryIO) -> None:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+            for name, content in {MANIFEST: described, **members}.items():
+                archive.writestr(name, content)
+
+    return write_whole(path, write)
+
+
+def read_container(path: Path, kind: Kind) -> Content:
+    """Read a file and verify all of it: names, sizes, version, checksums.
+
+    Raises:
+        FileFormatError: whatever is wrong with the file.
+    """
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise kind.damaged(path, "it is not a file")
+        members = _read_members(path, status.st_size)
+        manifest = _parse_manifest(members.pop(MANIFEST, None))
+    except FileNotFoundError as error:
+        raise FileFormatError(f"{path} does not exist: expected a file written by {kind.writer}.") from error
+    except FileFormatError:
+        raise
+    except Exception as error:  # a file can make the parsers of zip and JSON raise almost anything
+        raise kind.damaged(path, _reason(error)) from error
+    _check_version(path, kind, manifest)
+    try:
+        return Content(manifest, _verified(manifest["sha256"], members))
+    except Exception as error:  # nor are NumPy's headers to be trusted
+        raise kind.damaged(path, _reason(error)) from error
+
+
+def installed_version() -> str:
+    """Return the version of bernflow that is installed."""
+    try:
+        return metadata.version("bernflow")
+    except metadata.PackageNotFoundError:  # run from a source tree
+        return "unknown"
+
+
+def _read_members(path: Path, size: int) -> dict[str, bytes]:
+    with zipfile.ZipFile(path) as archive:
+        infos = archive.infolist()
+        # Stored, and no more in all than the file itself: nothing can unpack to more than was given.
+        if any(info.compress_type != zipfile.ZIP_STORED for info in infos):
+            raise ValueError("it contains compressed members")
+        if sum(info.file_size for info in infos) > size:
+            raise ValueError("its members claim to be larger than the file")
+        odd = [info.filename for info in infos if not PLAIN_NAME.fullmatch(info.filename)]
+        if odd:
+            raise ValueError(f"it contains a member called {odd[0]!r}")
+        members = {info.filename: archive.read(info) for info in infos}
+    if len(members) != len(infos):
+        raise ValueError("it contains names twice")
+    return members
+
+
+def _parse_manifest(content: bytes | None) -> dict[str, Any]:
+    if content is None:
+        raise ValueError(f"it has no {MANIFEST}")
+    try:
+        manifest = from_json(json.loads(content))
+        return {**manifest, "format_version": int(manifest["format_version"]), "sha256": dict(manifest["sha256"])}
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"its manifest cannot be read ({error!r})") from error
+
+
+def _check_version(path: Path, kind: Kind, manifest: dict[str, Any]) -> None:
+    named, version = manifest.get("format"), manifest["format_version"]
+    if named != kind.format:
+        raise FileFormatError(f"{path} holds {named!r}: expected {kind.format!r}, as written by {kind.writer}.")
+    if version != kind.version:
+        found = f"{path} has format version {version}, written by bernflow {manifest.get('bernflow_version')}; this"
+        if version > kind.version:
+            raise FileFormatError(f"{found} bernflow reads version {kind.version}: install a newer bernflow.")
+        raise FileFormatError(f"{found} bernflow reads version {kind.version} only: {kind.remedy}.")
+
+
+def _verified(checksums: dict[str, str], members: dict[str, bytes]) -> dict[str, np.ndarray]:
+    if members.keys() != checksums.keys():
+        raise ValueError(f"its contents differ from its manifest ({sorted(members.keys() ^ checksums.keys())})")
+    for name, content in members.items():
+        if hashlib.sha256(content).hexdigest() != checksums[name]:
+            raise ValueError(f"the checksum of {name} is wrong")
+    return {name.removesuffix(ARRAY): to_array(content) for name, content in members.items()}
+
+
+def _reason(error: Exception) -> str:
+    """Return what an error of ours says; of another one also its name."""
+    return str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"

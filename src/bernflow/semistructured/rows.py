@@ -1,0 +1,59 @@
+"""The rows that a user gives: table, images and outcome, checked and of equal number."""
+
+from typing import Any
+
+import numpy as np
+
+from bernflow.errors import ArgumentError
+from bernflow.semistructured.design import Design
+from bernflow.semistructured.members import check_images
+from bernflow.semistructured.outcomes import check_y
+from bernflow.semistructured.plan import Data
+
+
+def check_rows(design: Design, table: Any, images: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Check rows without an outcome; return the columns of the formula and the images."""
+    matrix, images = design(table), check_images(images)
+    if len(matrix) != len(images):
+        raise ArgumentError(_lengths(table=len(matrix), images=len(images)))
+    return matrix, images
+
+
+def check_data(
+    outcome: str, design: Design, table: Any, images: Any, y: Any, num_classes: int | None, where: str = ""
+) -> Data:
+    """Check rows that have an outcome.
+
+    Args:
+        outcome: kind of the outcome.
+        design: the columns of the formula.
+        table: the table, which is that of the design itself where `num_classes` is None.
+        images: inputs of the network.
+        y: outcomes.
+        num_classes: number of classes that there can be; None where y tells it.
+        where: begins the names of the arguments in messages.
+    """
+    matrix = design.matrix if num_classes is None else design(table, f"{where}table")
+    checked = check_y(outcome, y, f"{where}y", num_classes)
+    images = check_images(images, f"{where}images")
+    if not len(matrix) == len(images) == len(checked):
+        lengths = {f"{where}table": len(matrix), f"{where}images": len(images), f"{where}y": len(checked)}
+        raise ArgumentError(_lengths(**lengths))
+    if not len(checked):
+        raise ArgumentError(f"{where}table, images and y are empty: expected at least one row.")
+    return Data(matrix, images, checked)
+
+
+def check_valid(outcome: str, design: Design, valid: Any, num_classes: int) -> Data | None:
+    """Check the rows for validation, if there are any."""
+    if valid is None:
+        return None
+    if not isinstance(valid, tuple | list) or len(valid) != 3:
+        raise ArgumentError(f"valid is a {type(valid).__name__}: expected a tuple (table, images, y).")
+    table, images, y = valid
+    return check_data(outcome, design, table, images, y, num_classes, "valid ")
+
+
+def _lengths(**lengths: int) -> str:
+    given = ", ".join(f"{name}: {num}" for name, num in lengths.items())
+    return f"The numbers of rows differ ({given}): expected the same, one row per observation in each."
