@@ -33,6 +33,12 @@ class AbstractLayout(eqx.Module):
         return sum(self.sizes)
 
     @property
+    def num_scales(self) -> int:
+        """Number of dimensions that belong to scales: the first ones."""
+        flags = self._scales()
+        return sum(size for size, is_one in zip(self.sizes, flags, strict=True) if is_one)
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Names of the sites in model order."""
         return tuple(site.name for site in self.sites)
@@ -60,6 +66,10 @@ class AbstractLayout(eqx.Module):
     @abstractmethod
     def log_density(self, model: AbstractModel, x: Float[Array, " p"]) -> Float[Array, ""]:
         """Evaluate log p(theta(x), data) + log |d theta / d x|."""
+
+    @abstractmethod
+    def _scales(self) -> Sequence[bool]:
+        """Tell of every site whether it is a scale."""
 
     def labels(self) -> list[str]:
         """Name every unconstrained dimension in the order of x, for example `b[2]`."""
@@ -96,7 +106,7 @@ class Layout(AbstractLayout):
         _check_sites(sites)
         self.sites = sites
         self.model = model
-        self.order = _scales_first([is_scale(site.support) for site in sites])
+        self.order = _scales_first(self._scales())
         supports = self._example_supports()
         self.unconstrained_shapes = tuple(
             tuple(biject_to(s).inverse_shape(site.shape)) for s, site in zip(supports, sites, strict=True)
@@ -139,6 +149,9 @@ class Layout(AbstractLayout):
         theta, log_jacobian = self.constrain(x)
         return model.log_density(theta) + log_jacobian
 
+    def _scales(self) -> Sequence[bool]:
+        return [is_scale(site.support) for site in self.sites]
+
     def _support(self, site: Site, theta: Theta) -> Constraint:
         if site.support is not None:
             return site.support
@@ -176,7 +189,7 @@ class MappedLayout(AbstractLayout):
         _check_sites(model.sites)
         self.sites = model.sites
         self.model = model
-        self.order = _scales_first(model.scales())
+        self.order = _scales_first(self._scales())
         self.sizes = model.unconstrained_sizes()
 
     def constrain(self, x: Float[Array, " p"]) -> tuple[Theta, Float[Array, ""]]:
@@ -197,6 +210,9 @@ class MappedLayout(AbstractLayout):
         """Evaluate log p(theta(x), data) + log |d theta / d x|."""
         assert isinstance(model, AbstractMappedModel)
         return model.log_density_on_reals(self._to_model(x))
+
+    def _scales(self) -> Sequence[bool]:
+        return self.model.scales()
 
     def _to_model(self, x: Float[Array, " p"]) -> Float[Array, " p"]:
         """Bring x into the order of the model."""

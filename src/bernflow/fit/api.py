@@ -16,6 +16,7 @@ from bernflow.fit.devices import Devices, as_mesh
 from bernflow.fit.engine import DIAGNOSTIC_PRECISION, cast, train_and_judge, warn_if_poor
 from bernflow.fit.identity import identify
 from bernflow.fit.jointly import fit_jointly, is_joint
+from bernflow.fit.mappings import forget_if_crowded
 from bernflow.fit.resume import Resumption, open_folder
 from bernflow.fit.settings import check_count, resolve_settings
 from bernflow.flows.base import AbstractFlow
@@ -98,6 +99,7 @@ def fit(
         'good'
     """
     began = time.perf_counter()
+    forget_if_crowded()
     settings = resolve_settings(
         family=family,
         order=order,

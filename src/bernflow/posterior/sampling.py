@@ -47,7 +47,7 @@ def _constrain_block(layout: AbstractLayout, model: AbstractModel | None, x: Flo
 @eqx.filter_jit
 def _log_density_block(layout: AbstractLayout, model: AbstractModel, x: Float[Array, "s p"]) -> Float[Array, " s"]:
     # As many draws at once as leave the rows of the data times the draws inside of the memory.
-    at_once = max(1, min(BLOCK, MAX_ROWS_TIMES_DRAWS // _num_rows(model)))
+    at_once = max(1, min(BLOCK, MAX_ROWS_TIMES_DRAWS // num_rows(model)))
     return replicated(jax.lax.map(lambda x: target.log_density(layout, model, x), x, batch_size=at_once))
 
 
@@ -76,7 +76,8 @@ def _log_likelihood_block(model: AbstractModel, theta: Theta) -> Theta:
     return jax.vmap(model.log_likelihood)(theta)
 
 
-def _num_rows(model: AbstractModel) -> int:
+def num_rows(model: AbstractModel) -> int:
+    """Count the rows of the data, as far as the arrays of a model tell."""
     return max((leaf.shape[0] for leaf in jax.tree.leaves(model) if getattr(leaf, "ndim", 0) > 0), default=1)
 
 
