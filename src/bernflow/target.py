@@ -13,6 +13,7 @@ from numpyro.distributions.constraints import Constraint
 
 from bernflow.errors import ModelError
 from bernflow.models.base import AbstractMappedModel, AbstractModel, Site, Theta
+from bernflow.models.inputs import user_code
 
 
 class AbstractLayout(eqx.Module):
@@ -271,5 +272,6 @@ def is_scale(support: Constraint | None) -> bool:
 
 def log_density(layout: AbstractLayout, model: AbstractModel, x: Float[Array, " p"]) -> Float[Array, ""]:
     """Evaluate log p(theta(x), data) + log |d theta / d x|; NaN counts as -inf."""
-    value = layout.log_density(model, x)
+    with user_code("The model's log density"):  # runs while it is traced
+        value = layout.log_density(model, x)
     return jnp.where(jnp.isnan(value), -jnp.inf, value)

@@ -24,6 +24,7 @@ from bernflow.flows.external import FlowjaxFlow
 from bernflow.keys import as_key
 from bernflow.models import AbstractModel, as_model
 from bernflow.models.base import AbstractJointModel
+from bernflow.models.inputs import compiled_code
 from bernflow.placement import use_mesh
 from bernflow.posterior import Posterior, archive
 from bernflow.precision import use_precision
@@ -118,7 +119,8 @@ def fit(
     random_key = as_key(key)
     devices = None if mesh is None else Devices(as_mesh(mesh))
     progress = progress and jax.process_index() == 0
-    with use_mesh(None if devices is None else devices.mesh), use_precision(settings.precision):
+    mesh_of_fit = use_mesh(None if devices is None else devices.mesh)
+    with compiled_code(), mesh_of_fit, use_precision(settings.precision):
         accepted = as_model(model, model_args, model_kwargs or {})
         if batch_size is not None and not isinstance(accepted, AbstractJointModel):
             raise ArgumentError(

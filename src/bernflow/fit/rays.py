@@ -68,6 +68,7 @@ class Endless(NamedTuple):
 Push = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
+@np.errstate(all="ignore")  # far away everything overflows
 def find_endless(
     distribution: AbstractDistribution,
     target: Target,
@@ -184,10 +185,11 @@ def _core(draws: Float[np.ndarray, "s p"]) -> Float[np.ndarray, "s p"]:
         return draws[:0]
     center = np.median(draws, 0)
     distance = np.abs(draws - center)
-    scale = np.maximum(NORMAL_SD_PER_MEDIAN * np.median(distance, 0), np.finfo(float).tiny)
+    rounding = np.finfo(float).eps * np.abs(center) + np.finfo(float).tiny
+    scale = np.maximum(NORMAL_SD_PER_MEDIAN * np.median(distance, 0), rounding)
     farthest = np.max(distance / scale, 1)
     inner = draws[farthest <= np.median(farthest)] - center
-    return center + inner * scale / np.maximum(np.std(inner, 0), np.finfo(float).tiny)
+    return center + inner * scale / np.maximum(np.std(inner, 0), rounding)
 
 
 def _affine(draws: Float[np.ndarray, "s p"]) -> Push:
@@ -219,10 +221,8 @@ def _reach(push: Push, rays: Rays, ray: int, draws: Float[np.ndarray, "s p"]) ->
     rest, step = rays.rest[ray], rays.step[ray]
     near, far = (push(rest + t * step, rest)[0] for t in (0.0, RADII[0]))
     scale = np.maximum(np.std(draws, 0), np.finfo(float).tiny) if len(draws) else 1.0
-    with np.errstate(all="ignore"):
-        # What overflows has moved.
-        moved = np.nan_to_num(np.mean(np.abs(far - near), 0) / scale, nan=np.inf, posinf=np.finfo(float).max)
-        moved = np.minimum(moved, np.finfo(float).max)
+    # What overflows has moved.
+    moved = np.nan_to_num(np.mean(np.abs(far - near), 0) / scale, nan=np.finfo(float).max)
     return moved / max(float(np.max(moved)), np.finfo(float).tiny)
 
 

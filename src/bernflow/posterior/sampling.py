@@ -19,6 +19,7 @@ from bernflow.diagnostics.importance import psis
 from bernflow.flows.base import AbstractDistribution
 from bernflow.keys import portable
 from bernflow.models.base import AbstractModel, Theta
+from bernflow.models.inputs import user_code
 from bernflow.placement import replicated
 from bernflow.target import AbstractLayout
 
@@ -38,8 +39,11 @@ def _sample_block(distribution: AbstractDistribution, key: Key[Array, ""], block
 def _constrain_block(layout: AbstractLayout, model: AbstractModel | None, x: Float[Array, "s p"]) -> Theta:
     def one(x: Float[Array, " p"]) -> Theta:
         theta, _ = layout.constrain(x)
-        # Sites last: a derived quantity never hides a parameter of the same name.
-        return theta if model is None else {**model.deterministic(theta), **theta}
+        if model is None:
+            return theta
+        with user_code("The model, run for its derived quantities,"):
+            # Sites last: a derived quantity never hides a parameter of the same name.
+            return {**model.deterministic(theta), **theta}
 
     return jax.vmap(one)(x)
 
