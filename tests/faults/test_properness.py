@@ -71,7 +71,7 @@ PROPER = {
 }
 
 
-def look(logp, dim, support, scale=1.0, mixed=False):
+def look(logp, dim, support, scale=1.0, mixed=False, start=None):
     """Follow rays out of a Gaussian around zero."""
     with jax.enable_x64(True):
         target = Target(bf.from_log_density(logp, np.ones(dim), support))
@@ -79,7 +79,7 @@ def look(logp, dim, support, scale=1.0, mixed=False):
         draws, log_q = fit.sample_and_log_prob(jax.random.key(1), 1000)
         weights = np.asarray(jax.vmap(target.log_density)(draws) - log_q)
         q = Mixture((fit, fit), jnp.zeros(2)) if mixed else fit
-        return find_endless(q, target, np.asarray(draws), weights, jax.random.key(2))
+        return find_endless(q, target, np.asarray(draws), weights, jax.random.key(2), start=start)
 
 
 @pytest.mark.parametrize("name", IMPROPER)
@@ -98,6 +98,24 @@ def test_the_parameters_are_named_and_the_distance_told():
     assert found.until > 1e7
     many = look(lambda x: squares(x[0]), 7, None)
     assert many.parameters == "x[1], x[2], x[3], x[4] and 2 more"
+
+
+def test_a_ridge_is_found_by_the_curvature_of_the_start():
+    def ridge(x):
+        return -0.5 * (x[0] - x[1]) ** 2
+
+    def round_hill(x):
+        return squares(x)
+
+    # The covariance of a ridge along (1, 1): 1e10 of variance along it.
+    start = np.zeros(2), np.linalg.cholesky(np.array([[1e10 + 0.5, 1e10], [1e10, 1e10 + 0.5]]))
+    assert look(ridge, 2, None) is None
+    assert look(ridge, 2, None, start=start).parameters == "x[0], x[1]"
+    assert look(round_hill, 2, None, start=start) is None
+
+
+def test_a_start_that_is_too_narrow_is_no_false_alarm():
+    assert look(squares, 2, None, start=(np.zeros(2), 1e-5 * np.eye(2))) is None
 
 
 def test_a_fit_that_has_run_away_is_looked_at_from_the_origin():
@@ -168,6 +186,22 @@ def test_ridges_that_cost_too_much_are_left_out():
 def test_the_rule_for_one_ray(log_mass, endless):
     log_radius = np.log(4.0) + np.arange(15.0)
     assert (endless_until(log_mass(log_radius), log_radius) is not None) == endless
+
+
+@pytest.mark.parametrize(
+    ("log_mass", "endless"),
+    [
+        (lambda r: 1e3 + r, True),
+        (lambda r: np.where(r < 8.0, r, -np.inf), True),
+        (lambda r: np.where(r < 4.0, r, -np.inf), False),
+        (lambda r: -((r - 9.0) ** 2), False),
+        (lambda r: np.full_like(r, -np.inf), False),
+    ],
+)
+def test_the_rule_where_no_mass_is_known(log_mass, endless):
+    """A mode that a ray meets on its way has a far side; what rises until it overflows has none."""
+    log_radius = np.log(4.0) + np.arange(15.0)
+    assert (endless_until(log_mass(log_radius), log_radius, None) is not None) == endless
 
 
 def flat_regression(x, y):

@@ -19,14 +19,15 @@ NUM_STEPS, LOWEST_RIDGE = 4, -5.0
 
 
 def endless_until(
-    log_mass: Float[np.ndarray, " k"], log_radius: Float[np.ndarray, " k"], log_evidence: float = 0.0
+    log_mass: Float[np.ndarray, " k"], log_radius: Float[np.ndarray, " k"], log_evidence: float | None = 0.0
 ) -> float | None:
     """Return the radius up to which the mass along a ray does not fall, or None where it comes to an end.
 
     Args:
         log_mass: log M at rising radii; -inf where the density is zero or overflows.
         log_radius: the logs of these radii.
-        log_evidence: log of the mass that is known.
+        log_evidence: log of the mass that is known. None where none is: then nothing may fall before the density
+            becomes zero or overflows.
 
     Example:
         >>> log_radius = np.log(4.0) + np.arange(15.0)
@@ -37,6 +38,10 @@ def endless_until(
         slopes = np.diff(log_mass) / np.diff(log_radius)
     # NaN, from one infinite value to the next, compares as falling.
     lasting = np.isfinite(log_mass[1:]) & (slopes > LEAST_SLOPE)
+    if log_evidence is None:
+        ends = np.append(np.flatnonzero(~np.isfinite(log_mass)), len(log_mass))[0]
+        rises = lasting[: max(ends - 1, 0)]
+        return float(np.exp(log_radius[ends - 1])) if len(rises) >= NUM_STEPS and rises[-NUM_STEPS:].all() else None
     level = log_mass - log_evidence
     until = None
     run = 0

@@ -182,7 +182,8 @@ def train_and_judge(
                 if elsewhere > (missing or 0.0):
                     diagnostics = judge(log_weights, missing_mass=elsewhere, num_failed_steps=skipped)
             thorough = diagnostics.verdict == "poor" and done >= MIN_STEPS_THOROUGH
-            endless = find_endless(distribution, spread, draws, log_weights, judge_key, thorough)
+            start = None if probes is None else (np.asarray(probes.loc[0]), np.asarray(probes.factor[0]))
+            endless = find_endless(distribution, spread, draws, log_weights, judge_key, thorough, start)
             if endless is not None:
                 diagnostics = say_improper(diagnostics, *endless)
     if interruption.heard and not interrupted:  # while it was judged

@@ -76,6 +76,7 @@ def find_endless(
     log_weights: Float[np.ndarray, " s"],
     key: Key[Array, ""],
     thorough: bool = False,
+    start: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> Endless | None:
     """Return the parameters along which the density does not fall; None where it falls everywhere that was looked.
 
@@ -86,15 +87,17 @@ def find_endless(
         log_weights: log p - log q at these draws.
         key: makes the noise.
         thorough: look along curved rays, too, which takes a compilation.
+        start: location and triangular factor of the Gaussian that the fit began with. It comes from exact second
+            derivatives, so that its rays stay on a ridge for longer.
     """
     usable = np.isfinite(draws).all(1) & np.isfinite(log_weights)
     core = _core(draws[usable])
     log_evidence = np.logaddexp.reduce(log_weights[usable]) - np.log(len(log_weights)) if len(core) else 0.0
     reach, furthest = np.zeros(target.dim), 0.0
     ran_away = np.mean(usable) < MIN_USABLE
-    for noise, push in _maps(distribution, core, ran_away, key):
+    for noise, push, is_of_fit in _maps(distribution, core, ran_away, start, key):
         rays = _make_rays(noise)
-        until = _until(push, rays, target, log_evidence)
+        until = _until(push, rays, target, log_evidence if is_of_fit else None)
         furthest = max(furthest, float(np.max(until)))
         # The last ray moves all parameters, so that it names them only where no axis does.
         for ray in np.flatnonzero(until[:-1]) if until[:-1].any() else np.flatnonzero(until):
@@ -107,15 +110,21 @@ def find_endless(
 
 
 def _maps(
-    distribution: AbstractDistribution, core: Float[np.ndarray, "s p"], ran_away: bool, key: Key[Array, ""]
-) -> Iterator[tuple[Float[np.ndarray, "s p"], Push]]:
-    """Yield maps from noise to parameters, each with some of its noise."""
+    distribution: AbstractDistribution,
+    core: Float[np.ndarray, "s p"],
+    ran_away: bool,
+    start: tuple[np.ndarray, np.ndarray] | None,
+    key: Key[Array, ""],
+) -> Iterator[tuple[Float[np.ndarray, "s p"], Push, bool]]:
+    """Yield maps from noise to parameters, each with some of its noise, and whether it has to do with the fit."""
     noise = np.asarray(jax.random.normal(key, (NUM_NOISE, distribution.dim)))
     if ran_away:  # to where there is no density; where the paths of the start began, there was one
-        yield noise, _affine(core[:0])
+        yield noise, _affine(np.zeros(distribution.dim), np.eye(distribution.dim)), False
     if not len(core):
         return
-    yield noise, _affine(core)
+    yield noise, _affine(np.mean(core, 0), _factor(core)), True
+    if start is not None:
+        yield noise, _affine(start[0], _widened(start[1], core)), True
     if isinstance(distribution, Mixture):
         distribution = distribution.components[int(np.argmax(distribution.log_weights))]
     if isinstance(distribution, AbstractFlow):
@@ -124,7 +133,7 @@ def _maps(
         def push(z: np.ndarray, rest: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             return sampling.in_blocks(lambda part, _: _push_block(flow, *part), (z, rest))
 
-        yield np.asarray(flow.sample_base(key, NUM_NOISE)), push
+        yield np.asarray(flow.sample_base(key, NUM_NOISE)), push, True
 
 
 def _make_rays(noise: Float[np.ndarray, "s p"]) -> Rays:
@@ -147,12 +156,12 @@ def _make_rays(noise: Float[np.ndarray, "s p"]) -> Rays:
     )
 
 
-def _until(push: Push, rays: Rays, target: Target, log_evidence: float) -> Float[np.ndarray, " r"]:
+def _until(push: Push, rays: Rays, target: Target, log_evidence: float | None) -> Float[np.ndarray, " r"]:
     """Return up to which radius the mass along every ray does not fall; 0 where it comes to an end."""
     near = _log_mass(push, rays, RADII[:NUM_NEAR], target)
     # A density that does not fall gains what its radius gains.
     allowance = LOWEST_PLATEAU - (LOG_RADII[-1] - LOG_RADII[NUM_NEAR - 1])
-    alive = np.flatnonzero(near[:, -1] - log_evidence > allowance)
+    alive = np.flatnonzero(near[:, -1] > (-np.inf if log_evidence is None else log_evidence + allowance))
     until = np.zeros(len(near))
     if alive.size:
         far = _log_mass(push, Rays(*(field[alive] for field in rays)), RADII[NUM_NEAR:], target)
@@ -192,16 +201,24 @@ def _core(draws: Float[np.ndarray, "s p"]) -> Float[np.ndarray, "s p"]:
     return center + inner * scale / np.maximum(np.std(inner, 0), rounding)
 
 
-def _affine(draws: Float[np.ndarray, "s p"]) -> Push:
-    """Return the affine map of the mean and covariance of the draws; without draws, the identity."""
-    dim = draws.shape[1]
-    center, factor = np.zeros(dim), np.eye(dim)
-    if len(draws):
-        center = np.mean(draws, 0)
-        scale = np.maximum(np.std(draws, 0), np.finfo(float).tiny)
-        # By a QR decomposition of the draws: their covariance would square the condition number.
-        upper = np.asarray(np.linalg.qr((draws - center) / scale, mode="r"))
-        factor = scale[:, None] * upper.T / math.sqrt(len(draws))
+def _factor(draws: Float[np.ndarray, "s p"]) -> Float[np.ndarray, "p p"]:
+    """Return the triangular factor of the covariance of draws."""
+    center = np.mean(draws, 0)
+    scale = np.maximum(np.std(draws, 0), np.finfo(float).tiny)
+    # By a QR decomposition of the draws: their covariance would square the condition number.
+    upper = np.asarray(np.linalg.qr((draws - center) / scale, mode="r"))
+    return scale[:, None] * upper.T / math.sqrt(len(draws))
+
+
+def _widened(factor: Float[np.ndarray, "p p"], core: Float[np.ndarray, "s p"]) -> Float[np.ndarray, "p p"]:
+    """Return a factor whose directions reach as far as the draws do: rays are to begin where the draws end."""
+    scale = np.maximum(np.std(core, 0), np.finfo(float).tiny)
+    reach = np.max(np.abs(factor) / scale[:, None], 0)
+    return factor * np.maximum(1.0, 1.0 / np.maximum(reach, np.finfo(float).tiny))
+
+
+def _affine(center: Float[np.ndarray, " p"], factor: Float[np.ndarray, "p p"]) -> Push:
+    """Return the map z -> center + factor z of a triangular factor."""
     log_det = float(np.sum(np.log(np.maximum(np.abs(np.diagonal(factor)), np.finfo(float).tiny))))
 
     def push(z: np.ndarray, rest: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
