@@ -97,7 +97,8 @@ def draw_starts(target: Target, key: Key[Array, ""], num: int) -> Float[Array, "
     num_prior = num // 2
 
     def unconstrained_prior_draw(key: Key[Array, ""]) -> Array | None:
-        theta = target.model.sample_prior(key)
+        with user_code("The model, run to draw from its prior,"):
+            theta = target.model.sample_prior(key)
         return None if theta is None else target.layout.unconstrain(theta)[0]
 
     draws = jax.vmap(unconstrained_prior_draw)(jax.random.split(key_prior, num_prior)) if num_prior else None

@@ -13,6 +13,7 @@ from numpyro.distributions.constraints import Constraint
 
 from bernflow.errors import ModelError
 from bernflow.models.base import AbstractMappedModel, AbstractModel, Site, Theta
+from bernflow.models.inputs import user_code
 
 
 class AbstractLayout(eqx.Module):
@@ -31,6 +32,12 @@ class AbstractLayout(eqx.Module):
     def dim(self) -> int:
         """Number of unconstrained dimensions p."""
         return sum(self.sizes)
+
+    @property
+    def num_scales(self) -> int:
+        """Number of dimensions that belong to scales: the first ones."""
+        flags = self._scales()
+        return sum(size for size, is_one in zip(self.sizes, flags, strict=True) if is_one)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -60,6 +67,10 @@ class AbstractLayout(eqx.Module):
     @abstractmethod
     def log_density(self, model: AbstractModel, x: Float[Array, " p"]) -> Float[Array, ""]:
         """Evaluate log p(theta(x), data) + log |d theta / d x|."""
+
+    @abstractmethod
+    def _scales(self) -> Sequence[bool]:
+        """Tell of every site whether it is a scale."""
 
     def labels(self) -> list[str]:
         """Name every unconstrained dimension in the order of x, for example `b[2]`."""
@@ -96,7 +107,7 @@ class Layout(AbstractLayout):
         _check_sites(sites)
         self.sites = sites
         self.model = model
-        self.order = _scales_first([is_scale(site.support) for site in sites])
+        self.order = _scales_first(self._scales())
         supports = self._example_supports()
         self.unconstrained_shapes = tuple(
             tuple(biject_to(s).inverse_shape(site.shape)) for s, site in zip(supports, sites, strict=True)
@@ -139,6 +150,9 @@ class Layout(AbstractLayout):
         theta, log_jacobian = self.constrain(x)
         return model.log_density(theta) + log_jacobian
 
+    def _scales(self) -> Sequence[bool]:
+        return [is_scale(site.support) for site in self.sites]
+
     def _support(self, site: Site, theta: Theta) -> Constraint:
         if site.support is not None:
             return site.support
@@ -176,7 +190,7 @@ class MappedLayout(AbstractLayout):
         _check_sites(model.sites)
         self.sites = model.sites
         self.model = model
-        self.order = _scales_first(model.scales())
+        self.order = _scales_first(self._scales())
         self.sizes = model.unconstrained_sizes()
 
     def constrain(self, x: Float[Array, " p"]) -> tuple[Theta, Float[Array, ""]]:
@@ -197,6 +211,9 @@ class MappedLayout(AbstractLayout):
         """Evaluate log p(theta(x), data) + log |d theta / d x|."""
         assert isinstance(model, AbstractMappedModel)
         return model.log_density_on_reals(self._to_model(x))
+
+    def _scales(self) -> Sequence[bool]:
+        return self.model.scales()
 
     def _to_model(self, x: Float[Array, " p"]) -> Float[Array, " p"]:
         """Bring x into the order of the model."""
@@ -255,5 +272,6 @@ def is_scale(support: Constraint | None) -> bool:
 
 def log_density(layout: AbstractLayout, model: AbstractModel, x: Float[Array, " p"]) -> Float[Array, ""]:
     """Evaluate log p(theta(x), data) + log |d theta / d x|; NaN counts as -inf."""
-    value = layout.log_density(model, x)
+    with user_code("The model's log density"):  # runs while it is traced
+        value = layout.log_density(model, x)
     return jnp.where(jnp.isnan(value), -jnp.inf, value)

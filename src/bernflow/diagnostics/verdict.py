@@ -15,7 +15,8 @@ what no draw has seen.
 * usable: k-hat <= 0.7 and ESS fraction >= 0.1 (weighted draws are accurate); or k-hat <= 1 and ESS fraction
   >= 0.9, or k-hat <= 1.5 and ESS fraction >= 0.99, or ESS fraction >= 0.999 whatever k-hat is (the bulk is accurate,
   the far tails are not).
-* poor: everything else, and any log weight that is NaN or +inf.
+* poor: everything else, any log weight that is NaN or +inf, and a posterior that seems not to be proper
+  (`say_improper`).
 
 Share of the verdicts over 60 samples of 20,000 draws each, p the posterior and q the fit:
 
@@ -80,6 +81,8 @@ class Diagnostics:
         status: the sentence that says why, and what to do.
         missing_mass: share of the posterior mass that other starts found and this fit does not cover, if
             known.
+        improper: parameters along which the density does not fall, so that the posterior seems not to be proper; None
+            where it falls wherever it was followed.
 
     Example:
         >>> post.diagnostics.verdict
@@ -101,10 +104,15 @@ class Diagnostics:
     verdict: Verdict
     status: str
     missing_mass: float | None = None
+    improper: str | None = None
 
 
 def judge(
-    log_weights: ArrayLike, *, missing_mass: float | None = None, num_failed_steps: int = 0, num_resamples: int = 50
+    log_weights: ArrayLike,
+    *,
+    missing_mass: float | None = None,
+    num_failed_steps: int = 0,
+    num_resamples: int = 50,
 ) -> Diagnostics:
     """Judge a fit by the importance weights of fresh draws; the rule is in the module's documentation.
 
@@ -168,6 +176,24 @@ def judge(
         status=" ".join(sentences),
         missing_mass=missing_mass,
     )
+
+
+def say_improper(diagnostics: Diagnostics, parameters: str, until: float) -> Diagnostics:
+    """Return the judgment of a posterior that does not fall along some parameters: "poor", whatever the weights say.
+
+    Args:
+        diagnostics: the judgment by the weights.
+        parameters: their names.
+        until: so many standard deviations far the posterior was followed.
+    """
+    figures = f"k-hat {diagnostics.khat:.2f}, ESS {100 * diagnostics.ess_fraction:.1f} % of the draws"
+    status = (
+        f"Poor ({figures}): the posterior seems not to be proper. Along {parameters} its mass does not come to an end "
+        f"within {until:.0e} standard deviations of the fit, so that there may be no distribution to draw from. Give "
+        "these parameters a proper prior; look for a flat prior, separated classes, columns that repeat each other, a "
+        "scale that may become zero, and values that are clipped."
+    )
+    return dataclasses.replace(diagnostics, verdict="poor", status=status, improper=parameters)
 
 
 def _judge_weights(raw: np.ndarray, khat: float, ess: float, ess_se: float) -> tuple[Verdict, str]:

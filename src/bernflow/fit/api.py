@@ -17,6 +17,7 @@ from bernflow.fit.devices import Devices, as_mesh
 from bernflow.fit.engine import DIAGNOSTIC_PRECISION, cast, train_and_judge, warn_if_poor
 from bernflow.fit.identity import identify
 from bernflow.fit.jointly import fit_jointly, is_joint
+from bernflow.fit.mappings import forget_if_crowded
 from bernflow.fit.resume import Resumption, claim_folder
 from bernflow.fit.settings import check_count, resolve_settings
 from bernflow.flows.base import AbstractFlow
@@ -24,6 +25,7 @@ from bernflow.flows.external import FlowjaxFlow
 from bernflow.keys import as_key
 from bernflow.models import AbstractModel, as_model
 from bernflow.models.base import AbstractJointModel
+from bernflow.models.inputs import compiled_code
 from bernflow.placement import use_mesh
 from bernflow.posterior import Posterior, archive
 from bernflow.precision import use_precision
@@ -99,6 +101,7 @@ def fit(
         'good'
     """
     began = time.perf_counter()
+    forget_if_crowded()
     settings = resolve_settings(
         family=family,
         order=order,
@@ -117,8 +120,9 @@ def fit(
     random_key = as_key(key)
     devices = None if mesh is None else Devices(as_mesh(mesh))
     progress = progress and jax.process_index() == 0
+    mesh_of_fit = use_mesh(None if devices is None else devices.mesh)
     with ExitStack() as claims:
-        with use_mesh(None if devices is None else devices.mesh), use_precision(settings.precision):
+        with compiled_code(), mesh_of_fit, use_precision(settings.precision):
             accepted = as_model(model, model_args, model_kwargs or {})
             if batch_size is not None and not isinstance(accepted, AbstractJointModel):
                 raise ArgumentError(

@@ -66,6 +66,8 @@ def _may_mix(settings: Settings, target: Target, posterior: Posterior, probes: G
     unasked = settings.components is None and settings.restarts == 1 and settings.steps is None
     if not unasked or not settings.family.mixes or target.dim > MAX_DIM or posterior.settings["interrupted"]:
         return False
+    if diagnostics.improper is not None:  # more flows do not make it proper
+        return False
     if (diagnostics.missing_mass or 0.0) > MISSING_USABLE:
         return True
     return diagnostics.verdict != "good" and len(_promising(probes, diagnostics.elbo)) > 1

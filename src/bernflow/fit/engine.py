@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Key
 
-from bernflow.diagnostics.verdict import Diagnostics, judge
+from bernflow.diagnostics.verdict import Diagnostics, judge, say_improper
 from bernflow.fit import modes
 from bernflow.fit.devices import Devices
 from bernflow.fit.interruption import Interruption
@@ -30,6 +30,7 @@ from bernflow.fit.loop import (
 )
 from bernflow.fit.probes import mass_elsewhere
 from bernflow.fit.progress import Recorder
+from bernflow.fit.rays import find_endless
 from bernflow.fit.resume import LoopMemory
 from bernflow.fit.settings import FULL_RATE_DIM, Settings
 from bernflow.fit.start import Gaussian, find_start
@@ -42,6 +43,8 @@ from bernflow.target import Target
 
 NUM_STARTS = 8
 DIAGNOSTIC_PRECISION = "float64"
+# After fewer steps a poor fit needs no other explanation.
+MIN_STEPS_THOROUGH = 1000
 
 
 Refiner = Callable[..., Posterior]
@@ -178,6 +181,11 @@ def train_and_judge(
                 elsewhere = mass_elsewhere(probes, spread, draws, diagnostics.log_evidence, choice_key)
                 if elsewhere > (missing or 0.0):
                     diagnostics = judge(log_weights, missing_mass=elsewhere, num_failed_steps=skipped)
+            thorough = diagnostics.verdict == "poor" and done >= MIN_STEPS_THOROUGH
+            start = None if probes is None else (np.asarray(probes.loc[0]), np.asarray(probes.factor[0]))
+            endless = find_endless(distribution, spread, draws, log_weights, judge_key, thorough, start)
+            if endless is not None:
+                diagnostics = say_improper(diagnostics, *endless)
     if interruption.heard and not interrupted:  # while it was judged
         interrupted = True
         _warn_interrupted(done_before + done)

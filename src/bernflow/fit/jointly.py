@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Key
 
-from bernflow.diagnostics.verdict import judge
+from bernflow.diagnostics.verdict import judge, say_improper
 from bernflow.fit import joint
 from bernflow.fit.batches import Batches
 from bernflow.fit.devices import Devices, check_batches
@@ -23,9 +23,10 @@ from bernflow.fit.engine import (
     num_starts,
     train_and_judge,
 )
-from bernflow.fit.loop import NUM_DIAGNOSTIC_DRAWS, log_weights_of
+from bernflow.fit.loop import NUM_DIAGNOSTIC_DRAWS, weigh
 from bernflow.fit.many_rows import MAX_JUDGED_ROWS, find_mode, judge_by_part, say_part
 from bernflow.fit.progress import Recorder
+from bernflow.fit.rays import find_endless
 from bernflow.fit.resume import Resumption
 from bernflow.fit.settings import Settings
 from bernflow.fit.start import Gaussian, find_start
@@ -167,8 +168,11 @@ def fit_jointly(
                 diagnostics = say_part(judge(part.log_weights, num_failed_steps=skipped), part, batches)
             else:
                 spread = Target(model if devices is None else devices.spread(model))
-                log_weights = log_weights_of(flow, spread, final_key, NUM_DIAGNOSTIC_DRAWS)
+                draws, log_weights = weigh(flow, spread, final_key, NUM_DIAGNOSTIC_DRAWS)
                 diagnostics = judge(log_weights, num_failed_steps=skipped)
+                endless = find_endless(flow, spread, draws, log_weights, final_key)
+                if endless is not None:
+                    diagnostics = say_improper(diagnostics, *endless)
         chosen = settings.describe() | describe_run(done, skipped, began) | more
         return Posterior(flow, layout_of(model), model, diagnostics, history, chosen, refiner)
     frozen = Target(model.frozen(*fetched((trainee.weights, trainee.state))))

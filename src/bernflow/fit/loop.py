@@ -46,6 +46,7 @@ WORTHWHILE_SHARE = 0.8
 MAX_DEVIATION = 1.0
 # A draw outside of the support counts like one of this log weight: fewer of them are better.
 OUTSIDE = -1e6
+MAX_LOG_WEIGHT = 1e100
 # From this share of effective draws on, importance weights can lead the fit into the tails.
 COVERING_ESS = 0.3
 
@@ -340,7 +341,9 @@ def train(
 
 def _evaluate_finite(trainee: Trainee, target: Target, key: Key[Array, ""]) -> Float[np.ndarray, "r s"]:
     log_weights = evaluate(trainee.flow, target, key, NUM_EVALUATION_DRAWS)
-    return np.nan_to_num(log_weights, nan=OUTSIDE, neginf=OUTSIDE, posinf=OUTSIDE)
+    # In double precision and within a range whose squares can be summed, also where single precision ends.
+    known = np.nan_to_num(log_weights.astype(np.float64), nan=OUTSIDE, neginf=OUTSIDE, posinf=OUTSIDE)
+    return np.clip(known, -MAX_LOG_WEIGHT, MAX_LOG_WEIGHT)
 
 
 def _seen_at_start(weights: Float[np.ndarray, "r s"], num_particles: int) -> Trace:

@@ -149,6 +149,25 @@ def user_code(what: str) -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def compiled_code() -> Iterator[None]:
+    """Run compiled functions of a model; where one fails, say so in a sentence, and keep the original as its cause."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        if "RESOURCE_EXHAUSTED" in lines[0]:
+            raise ModelError(
+                f"The fit needs more memory than there is: {lines[0]}\nTake batches of rows (batch_size=), fewer draws "
+                "per step (num_particles=), fewer restarts, or precision='float32'."
+            ) from error
+        raise ModelError(
+            f"The model failed while it was computed: {lines[-1]}\nThat is the last line of the error shown first. "
+            "A function that the model calls on the host must work for all values of the parameters; it may return "
+            "NaN where there is no density."
+        ) from error
+
+
 def call(function: Callable, *args: Any) -> Any:
     """Call a function with as many of the arguments as it takes.
 

@@ -19,6 +19,7 @@ from bernflow.diagnostics.importance import psis
 from bernflow.flows.base import AbstractDistribution
 from bernflow.keys import portable
 from bernflow.models.base import AbstractModel, Theta
+from bernflow.models.inputs import user_code
 from bernflow.placement import replicated
 from bernflow.target import AbstractLayout
 
@@ -38,8 +39,11 @@ def _sample_block(distribution: AbstractDistribution, key: Key[Array, ""], block
 def _constrain_block(layout: AbstractLayout, model: AbstractModel | None, x: Float[Array, "s p"]) -> Theta:
     def one(x: Float[Array, " p"]) -> Theta:
         theta, _ = layout.constrain(x)
-        # Sites last: a derived quantity never hides a parameter of the same name.
-        return theta if model is None else {**model.deterministic(theta), **theta}
+        if model is None:
+            return theta
+        with user_code("The model, run for its derived quantities,"):
+            # Sites last: a derived quantity never hides a parameter of the same name.
+            return {**model.deterministic(theta), **theta}
 
     return jax.vmap(one)(x)
 
@@ -47,7 +51,7 @@ def _constrain_block(layout: AbstractLayout, model: AbstractModel | None, x: Flo
 @eqx.filter_jit
 def _log_density_block(layout: AbstractLayout, model: AbstractModel, x: Float[Array, "s p"]) -> Float[Array, " s"]:
     # As many draws at once as leave the rows of the data times the draws inside of the memory.
-    at_once = max(1, min(BLOCK, MAX_ROWS_TIMES_DRAWS // _num_rows(model)))
+    at_once = max(1, min(BLOCK, MAX_ROWS_TIMES_DRAWS // num_rows(model)))
     return replicated(jax.lax.map(lambda x: target.log_density(layout, model, x), x, batch_size=at_once))
 
 
@@ -76,7 +80,8 @@ def _log_likelihood_block(model: AbstractModel, theta: Theta) -> Theta:
     return jax.vmap(model.log_likelihood)(theta)
 
 
-def _num_rows(model: AbstractModel) -> int:
+def num_rows(model: AbstractModel) -> int:
+    """Count the rows of the data, as far as the arrays of a model tell."""
     return max((leaf.shape[0] for leaf in jax.tree.leaves(model) if getattr(leaf, "ndim", 0) > 0), default=1)
 
 

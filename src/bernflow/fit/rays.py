@@ -1,0 +1,248 @@
+"""How the posterior falls far from a fit: a posterior that does not is not proper.
+
+Let x = T(z) map noise to parameters, and let z_j be fixed to t while the other coordinates of z are drawn from the
+noise. Then p(T(z)) |dT/dz| / f(z_others) estimates without bias the density of z_j at t under the posterior, whatever T
+is. Such estimates may well be too small, where T does not follow the posterior, but are rarely far too large (Markov's
+inequality): a ray may be missed, but heavy tails that are proper are no false alarm. T is the flow itself, which
+follows funnels, and the affine map with the mean and covariance of the draws, which no flow can bend. Besides the axes
+of z there is one ray of all directions at once, whose volume grows with the radius.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from bernflow.diagnostics.properness import LOWEST_PLATEAU, endless_until
+from bernflow.fit.ridges import endless_scales
+from bernflow.flows.base import LOG_2PI, AbstractDistribution, AbstractFlow
+from bernflow.flows.mixture import Mixture
+from bernflow.posterior import sampling
+from bernflow.target import Target
+
+# Radii in units of the noise: 4 to 2e7.
+RADII = 4.0 * 3.0 ** np.arange(15)
+LOG_RADII = np.log(RADII)
+# Rays are followed further from the radii of the first group only where something is left of the mass: densities such
+# as the solution of a differential equation may take for ever far away.
+NUM_NEAR = 2
+NUM_NOISE = 4
+# In more dimensions so many of the axes, evenly spread, are looked at.
+MAX_AXES = 300
+# With fewer draws at which there is a density, the fit has run away.
+MIN_USABLE = 0.99
+# Standard deviation of a normal distribution per median distance from its center.
+NORMAL_SD_PER_MEDIAN = 1.4826
+# Parameters of a ray that are named in the verdict.
+MAX_NAMES = 4
+
+
+class Rays(NamedTuple):
+    """Rays z = rest + t step; each is a sum over several of them.
+
+    Attributes:
+        rest: coordinates that stay, (rays, noise, p).
+        step: direction, (rays, noise, p).
+        power: M(t) is t^power times the mean density, (rays,).
+        log_factor: log of a constant that belongs to M, (rays,).
+    """
+
+    rest: Float[np.ndarray, "r s p"]
+    step: Float[np.ndarray, "r s p"]
+    power: Float[np.ndarray, " r"]
+    log_factor: Float[np.ndarray, " r"]
+
+
+class Endless(NamedTuple):
+    """Parameters along which the density does not fall, and up to how many standard deviations of the fit."""
+
+    parameters: str
+    until: float
+
+
+# Maps noise z and the resting part of it to x and log |dx/dz| - log f(rest).
+Push = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
+@np.errstate(all="ignore")  # far away everything overflows
+def find_endless(
+    distribution: AbstractDistribution,
+    target: Target,
+    draws: Float[np.ndarray, "s p"],
+    log_weights: Float[np.ndarray, " s"],
+    key: Key[Array, ""],
+    thorough: bool = False,
+    start: tuple[np.ndarray, np.ndarray] | None = None,
+) -> Endless | None:
+    """Return the parameters along which the density does not fall; None where it falls everywhere that was looked.
+
+    Args:
+        distribution: the fit.
+        target: the posterior.
+        draws: draws of the fit.
+        log_weights: log p - log q at these draws.
+        key: makes the noise.
+        thorough: look along curved rays, too, which takes a compilation.
+        start: location and triangular factor of the Gaussian that the fit began with. It comes from exact second
+            derivatives, so that its rays stay on a ridge for longer.
+    """
+    usable = np.isfinite(draws).all(1) & np.isfinite(log_weights)
+    core = _core(draws[usable])
+    log_evidence = np.logaddexp.reduce(log_weights[usable]) - np.log(len(log_weights)) if len(core) else 0.0
+    reach, furthest = np.zeros(target.dim), 0.0
+    ran_away = np.mean(usable) < MIN_USABLE
+    for noise, push, is_of_fit in _maps(distribution, core, ran_away, start, key):
+        rays = _make_rays(noise)
+        until = _until(push, rays, target, log_evidence if is_of_fit else None)
+        furthest = max(furthest, float(np.max(until)))
+        # The last ray moves all parameters, so that it names them only where no axis does.
+        for ray in np.flatnonzero(until[:-1]) if until[:-1].any() else np.flatnonzero(until):
+            reach = np.maximum(reach, _reach(push, rays, int(ray), core))
+    if furthest == 0.0 and thorough and len(core):
+        until = endless_scales(target, np.median(core, 0), log_evidence, key)
+        furthest = float(np.max(until, initial=0.0))
+        reach[: len(until)] = until > 0.0
+    return Endless(_names(target.layout.labels(), reach), furthest) if furthest > 0.0 else None
+
+
+def _maps(
+    distribution: AbstractDistribution,
+    core: Float[np.ndarray, "s p"],
+    ran_away: bool,
+    start: tuple[np.ndarray, np.ndarray] | None,
+    key: Key[Array, ""],
+) -> Iterator[tuple[Float[np.ndarray, "s p"], Push, bool]]:
+    """Yield maps from noise to parameters, each with some of its noise, and whether it has to do with the fit."""
+    noise = np.asarray(jax.random.normal(key, (NUM_NOISE, distribution.dim)))
+    if ran_away:  # to where there is no density; where the paths of the start began, there was one
+        yield noise, _affine(np.zeros(distribution.dim), np.eye(distribution.dim)), False
+    if not len(core):
+        return
+    yield noise, _affine(np.mean(core, 0), _factor(core)), True
+    if start is not None:
+        yield noise, _affine(start[0], _widened(start[1], core)), True
+    if isinstance(distribution, Mixture):
+        distribution = distribution.components[int(np.argmax(distribution.log_weights))]
+    if isinstance(distribution, AbstractFlow):
+        flow = distribution
+
+        def push(z: np.ndarray, rest: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return sampling.in_blocks(lambda part, _: _push_block(flow, *part), (z, rest))
+
+        yield np.asarray(flow.sample_base(key, NUM_NOISE)), push, True
+
+
+def _make_rays(noise: Float[np.ndarray, "s p"]) -> Rays:
+    """Return both directions along every axis, and one ray in all directions."""
+    num, dim = noise.shape
+    axes = np.unique(np.linspace(0, dim - 1, min(dim, MAX_AXES)).astype(int))
+    moved = np.repeat(np.eye(dim)[axes], 2, axis=0)[:, None, :] * np.tile([1.0, -1.0], len(axes))[:, None, None]
+    step = np.broadcast_to(moved, (len(moved), num, dim))
+    rest = np.where(step == 0.0, noise, 0.0)
+    sphere = noise / np.linalg.norm(noise, axis=1, keepdims=True)
+    log_area = math.log(2.0) + 0.5 * dim * math.log(math.pi) - math.lgamma(0.5 * dim)
+    # f at the resting coordinates alone: what f(rest) counts for those at zero is taken out again, as if all noise were
+    # normal; a constant does not matter here.
+    at_zero = -0.5 * LOG_2PI
+    return Rays(
+        np.concatenate([rest, np.zeros((1, num, dim))]),
+        np.concatenate([step, sphere[None]]),
+        np.append(np.ones(len(step)), float(dim)),
+        np.append(np.full(len(step), at_zero), log_area + dim * at_zero),
+    )
+
+
+def _until(push: Push, rays: Rays, target: Target, log_evidence: float | None) -> Float[np.ndarray, " r"]:
+    """Return up to which radius the mass along every ray does not fall; 0 where it comes to an end."""
+    near = _log_mass(push, rays, RADII[:NUM_NEAR], target)
+    # A density that does not fall gains what its radius gains.
+    allowance = LOWEST_PLATEAU - (LOG_RADII[-1] - LOG_RADII[NUM_NEAR - 1])
+    alive = np.flatnonzero(near[:, -1] > (-np.inf if log_evidence is None else log_evidence + allowance))
+    until = np.zeros(len(near))
+    if alive.size:
+        far = _log_mass(push, Rays(*(field[alive] for field in rays)), RADII[NUM_NEAR:], target)
+        whole = np.concatenate([near[alive], far], axis=1)
+        until[alive] = [endless_until(row, LOG_RADII, log_evidence) or 0.0 for row in whole]
+    return until
+
+
+def _log_mass(push: Push, rays: Rays, radii: np.ndarray, target: Target) -> Float[np.ndarray, "r k"]:
+    """Estimate log M at radii; -inf where no density is there."""
+    z = rays.rest[:, None] + radii[:, None, None] * rays.step[:, None]
+    rest = np.broadcast_to(rays.rest[:, None], z.shape)
+    dim = target.dim
+    x, log_ratio = push(z.reshape(-1, dim), rest.reshape(-1, dim))
+    usable = np.isfinite(x).all(1) & np.isfinite(log_ratio)
+    # Models of other software do not like infinite parameters.
+    log_p = sampling.log_density(target.layout, target.model, np.where(usable[:, None], x, 0.0))
+    usable &= np.isfinite(log_p)
+    value = np.where(usable, np.where(usable, log_p, 0.0) + np.where(usable, log_ratio, 0.0), -np.inf)
+    mean = np.logaddexp.reduce(value.reshape(z.shape[:-1]), axis=-1) - np.log(z.shape[-2])
+    return mean + rays.power[:, None] * np.log(radii) + rays.log_factor[:, None]
+
+
+def _core(draws: Float[np.ndarray, "s p"]) -> Float[np.ndarray, "s p"]:
+    """Return the inner half of the draws, spread to the scale of all of them.
+
+    The fit of a posterior that is not proper may have draws anywhere; medians do not mind.
+    """
+    if len(draws) < 10 * (draws.shape[1] + 1):
+        return draws[:0]
+    center = np.median(draws, 0)
+    distance = np.abs(draws - center)
+    rounding = np.finfo(float).eps * np.abs(center) + np.finfo(float).tiny
+    scale = np.maximum(NORMAL_SD_PER_MEDIAN * np.median(distance, 0), rounding)
+    farthest = np.max(distance / scale, 1)
+    inner = draws[farthest <= np.median(farthest)] - center
+    return center + inner * scale / np.maximum(np.std(inner, 0), rounding)
+
+
+def _factor(draws: Float[np.ndarray, "s p"]) -> Float[np.ndarray, "p p"]:
+    """Return the triangular factor of the covariance of draws."""
+    center = np.mean(draws, 0)
+    scale = np.maximum(np.std(draws, 0), np.finfo(float).tiny)
+    # By a QR decomposition of the draws: their covariance would square the condition number.
+    upper = np.asarray(np.linalg.qr((draws - center) / scale, mode="r"))
+    return scale[:, None] * upper.T / math.sqrt(len(draws))
+
+
+def _widened(factor: Float[np.ndarray, "p p"], core: Float[np.ndarray, "s p"]) -> Float[np.ndarray, "p p"]:
+    """Return a factor whose directions reach as far as the draws do: rays are to begin where the draws end."""
+    scale = np.maximum(np.std(core, 0), np.finfo(float).tiny)
+    reach = np.max(np.abs(factor) / scale[:, None], 0)
+    return factor * np.maximum(1.0, 1.0 / np.maximum(reach, np.finfo(float).tiny))
+
+
+def _affine(center: Float[np.ndarray, " p"], factor: Float[np.ndarray, "p p"]) -> Push:
+    """Return the map z -> center + factor z of a triangular factor."""
+    log_det = float(np.sum(np.log(np.maximum(np.abs(np.diagonal(factor)), np.finfo(float).tiny))))
+
+    def push(z: np.ndarray, rest: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return center + z @ factor.T, log_det + 0.5 * np.sum(rest**2 + LOG_2PI, -1)
+
+    return push
+
+
+@eqx.filter_jit
+def _push_block(flow: AbstractFlow, z: Float[Array, "s p"], rest: Float[Array, "s p"]) -> tuple[Array, Array]:
+    x, log_det = jax.vmap(flow.transform_and_log_det)(z)
+    return x, log_det - jax.vmap(flow.base_log_prob)(rest)
+
+
+def _reach(push: Push, rays: Rays, ray: int, draws: Float[np.ndarray, "s p"]) -> Float[np.ndarray, " p"]:
+    """Return by how much a ray moves every parameter, in standard deviations of the draws, the most being 1."""
+    rest, step = rays.rest[ray], rays.step[ray]
+    near, far = (push(rest + t * step, rest)[0] for t in (0.0, RADII[0]))
+    scale = np.maximum(np.std(draws, 0), np.finfo(float).tiny) if len(draws) else 1.0
+    # What overflows has moved.
+    moved = np.nan_to_num(np.mean(np.abs(far - near), 0) / scale, nan=np.finfo(float).max)
+    return moved / max(float(np.max(moved)), np.finfo(float).tiny)
+
+
+def _names(labels: list[str], reach: Float[np.ndarray, " p"]) -> str:
+    chosen = [label for label, far in zip(labels, reach, strict=True) if far > 0.5]
+    return ", ".join(chosen[:MAX_NAMES]) + (f" and {len(chosen) - MAX_NAMES} more" if len(chosen) > MAX_NAMES else "")
