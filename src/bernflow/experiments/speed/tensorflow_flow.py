@@ -18,6 +18,8 @@ from bernflow.flows.paper import HIDDEN_WIDTH, START_RANGE
 NEEDS = ("tensorflow", "tensorflow_probability", "tf_keras")
 # The constants of the paper's optimizer.
 LEARNING_RATE, RHO, EPSILON = 1e-3, 0.9, 1e-7
+# The published code keeps t this far from 0 and 1.
+MIN_T = 1e-5
 LOG_2PI = float(np.log(2.0 * np.pi))
 # How a step runs: as the paper's published code has it, as one compiled function, and that function through XLA.
 MODES = ("published", "compiled", "xla")
@@ -42,9 +44,10 @@ class TensorflowFlow:
         dim: number of dimensions p.
         order: order M of the polynomials.
         width: units of each of the two hidden layers.
+        beta_densities: evaluate the basis as densities of beta distributions, as the paper's published code does.
     """
 
-    def __init__(self, dim: int, order: int, width: int = HIDDEN_WIDTH):
+    def __init__(self, dim: int, order: int, width: int = HIDDEN_WIDTH, beta_densities: bool = False):
         tf, tfp, _ = load()
         self.tf, self.dim, self.order = tf, dim, order
         self.alpha = tf.Variable(np.full(dim, np.log(np.expm1(1.0)), np.float32))
@@ -56,6 +59,10 @@ class TensorflowFlow:
         line = inverse_increments(np.full(order, 2.0 * START_RANGE / order))
         start = np.tile(np.concatenate([[-START_RANGE], line]), dim)
         self.network.trainable_variables[-1].assign(start.astype(np.float32))
+        self._beta_densities = None
+        if beta_densities:
+            degrees = [np.arange(degree + 1, dtype=np.float32) for degree in (order, order - 1)]
+            self._beta_densities = [tfp.distributions.Beta(i + 1.0, i[::-1] + 1.0) for i in degrees]
         self._log_binomials = [tf.constant(log_binomials(m), tf.float32) for m in (order, order - 1)]
 
     @property
@@ -79,6 +86,9 @@ class TensorflowFlow:
 
     def _basis(self, log_t: Any, log_1mt: Any, which: int) -> Any:
         degree = self.order - which
+        if self._beta_densities is not None:
+            t = self.tf.clip_by_value(self.tf.exp(log_t), MIN_T, 1.0 - MIN_T)
+            return self._beta_densities[which].prob(t[..., None]) / (degree + 1)
         i = np.arange(degree + 1, dtype=np.float32)
         return self.tf.exp(self._log_binomials[which] + i * log_t[..., None] + (degree - i) * log_1mt[..., None])
 
@@ -118,12 +128,16 @@ def make_step(flow: TensorflowFlow, num_particles: int, mode: str) -> Callable[[
     Args:
         flow: what is trained.
         num_particles: draws per step, S.
-        mode: "published": the loss is a tf.function, tape and optimizer are called from Python, as in the paper's
-            published code; "compiled": the whole step is a tf.function; "xla": that with jit_compile=True.
+        mode: "published": the loss is a tf.function, tape and optimizer (that of TensorFlow 2.1) are called from
+            Python, and every loss is fetched, as in the paper's published code; "compiled": the whole step is a
+            tf.function; "xla": that with jit_compile=True.
     """
     tf, _, tf_keras = load()
-    optimizer = tf_keras.optimizers.RMSprop(LEARNING_RATE, rho=RHO, epsilon=EPSILON)
-    optimizer.build(flow.variables)
+    if mode == "published":
+        optimizer = tf_keras.optimizers.legacy.RMSprop(LEARNING_RATE, rho=RHO, epsilon=EPSILON)
+    else:
+        optimizer = tf_keras.optimizers.RMSprop(LEARNING_RATE, rho=RHO, epsilon=EPSILON)
+        optimizer.build(flow.variables)
 
     def loss():
         x, log_q = flow.transform(tf.random.normal((num_particles, flow.dim)))
@@ -138,7 +152,7 @@ def make_step(flow: TensorflowFlow, num_particles: int, mode: str) -> Callable[[
         optimizer.apply_gradients(zip(tape.gradient(value, variables), variables, strict=True))
         return value
 
-    return step if mode == "published" else tf.function(step, jit_compile=mode == "xla")
+    return (lambda: step().numpy()) if mode == "published" else tf.function(step, jit_compile=mode == "xla")
 
 
 def device_kind() -> str:

@@ -22,7 +22,8 @@ from bernflow.experiments.study.records import Record
 from bernflow.experiments.study.tables import Table, number
 from bernflow.experiments.targets import BENCHMARKS, Benchmark
 
-OURS, IAF = "bernflow", "AutoIAFNormal"
+OURS, SHORT, IAF = "bernflow", "bernflow, 1,000 steps", "AutoIAFNormal"
+SHORT_STEPS = 1000
 NUTS = {"NUTS, vectorized": "vectorized", "NUTS, parallel": "parallel"}
 M2 = "melanoma-m2"
 TIMES = ("cold_seconds", "warm_seconds")
@@ -55,11 +56,12 @@ def cases(scale: Scale) -> list[Case]:
     guide = {"steps": steps, "block": scale.pick(tiny=20, quick=500, normal=500), "num_particles": 10}
     subjects: dict[str, dict[str, Any]] = {
         OURS: {"fit": scale.pick(tiny={"steps": 20}, quick={}, normal={})},
+        SHORT: {"fit": {"steps": scale.pick(tiny=10, quick=SHORT_STEPS, normal=SHORT_STEPS)}},
         **{name: {"chain_method": how, "warmup": length, "samples": length} for name, how in NUTS.items()},
         IAF: {**guide, "learning_rate": 5e-3, "num_draws": scale.pick(tiny=100, quick=4_000, normal=20_000)},
     }
     num = scale.pick(tiny=100, quick=20_000, normal=50_000)
-    subjects[OURS]["num_draws"] = num
+    subjects[OURS]["num_draws"] = subjects[SHORT]["num_draws"] = num
     return [Case(name, subjects, scale.rounds) for name in names]
 
 
@@ -104,7 +106,7 @@ def present(records: Sequence[Record]) -> Section:
     text = (
         "Seconds from the call to the verdict, on the default device and in its default precision. Cold: in a new "
         "process, compilation included (imports are not). Warm: a second call in the same process, with another key. "
-        "bernflow: `bf.fit` with its defaults, which ends by itself. "
+        "bernflow: `bf.fit` with its defaults, which ends by itself, and with steps=1000 for those in a hurry. "
         f"NUTS: four chains of NumPyro ({chains or 'not run'}), and its convergence figures; the faster way to run the "
         "chains is shown. AutoIAFNormal: Adam with a cosine decay, until it is within 0.001 nats or 5 % of the best KL "
         "that it reaches; what it takes to judge it is not counted."
@@ -116,7 +118,7 @@ def _rows(records: Sequence[Record]) -> list[list[str]]:
     """Return the lines of one posterior."""
     times = {which: {s: t for (_, s), t in median_of(records, which).items()} for which in TIMES}
     rows = []
-    for label, names in ((OURS, (OURS,)), ("NUTS", tuple(NUTS)), (IAF, (IAF,))):
+    for label, names in ((OURS, (OURS,)), (SHORT, (SHORT,)), ("NUTS", tuple(NUTS)), (IAF, (IAF,))):
         run = [name for name in names if name in times["warm_seconds"]]
         if not run:
             continue

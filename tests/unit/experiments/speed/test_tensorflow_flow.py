@@ -15,11 +15,11 @@ DIM, ORDER = 10, 50
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-@pytest.fixture(scope="module")
-def rival():
+@pytest.fixture(scope="module", params=[False, True], ids=["powers", "beta densities"])
+def rival(request):
     for name in tensorflow_flow.NEEDS:
         pytest.importorskip(name)
-    return tensorflow_flow.TensorflowFlow(DIM, ORDER)
+    return tensorflow_flow.TensorflowFlow(DIM, ORDER, beta_densities=request.param)
 
 
 @pytest.fixture(scope="module")
