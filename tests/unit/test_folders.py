@@ -112,6 +112,35 @@ def test_a_swap_that_fails_brings_the_old_folder_back(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["out"]
 
 
+def test_a_place_that_others_keep_taking_is_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(folders, "_exchange", lambda one, other: False)
+    rename, taken = os.rename, []
+
+    def another_comes_first(source, target):
+        if str(source).endswith(".part"):
+            taken.append(target)
+            raise OSError(errno.ENOTEMPTY, "Directory not empty")
+        if len(taken) % 2:
+            raise FileNotFoundError  # that one has just been moved away
+        rename(source, target)
+
+    write_folder(tmp_path / "out", fill(a="old"))
+    monkeypatch.setattr(os, "rename", another_comes_first)
+    monkeypatch.setattr(folders, "MAX_SWAPS", 1)
+    with pytest.raises(FileWriteError, match="other processes keep replacing it"):
+        write_folder(tmp_path / "out", fill(a="new"))
+    assert read(tmp_path / "out") == {"a.txt": "old"}
+
+
+@pytest.mark.parametrize("error", [OSError, AttributeError])
+def test_systems_without_an_exchange(tmp_path, monkeypatch, error):
+    def refuse(name):
+        raise error
+
+    monkeypatch.setattr(folders.ctypes, "CDLL", refuse)
+    assert not folders._exchange(tmp_path, tmp_path)
+
+
 def test_folders_and_links_of_others_go_on(tmp_path):
     folder = tmp_path / "out"
     write_folder(folder, fill(a="1"))

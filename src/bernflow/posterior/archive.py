@@ -20,7 +20,7 @@ from bernflow.posterior.container import Kind, read_container, write_container
 from bernflow.posterior.posterior import Posterior
 from bernflow.posterior.supports import support_from_json, support_to_json
 from bernflow.posterior.trees import fill_arrays, named_arrays
-from bernflow.precision import use_precision
+from bernflow.precision import resolve_precision, use_precision
 from bernflow.target import Layout, layout_of
 
 KIND = Kind("bernflow-posterior", 3, "a saved posterior", "post.save(path)", "copy it anew, or fit and save it again")
@@ -83,7 +83,7 @@ def load(
     manifest, arrays = read_container(path, KIND)
     with _explained(path):
         sites, diagnostics, history, settings = _parse(manifest, arrays)
-        precision = str(manifest["precision"])
+        precision = resolve_precision(str(manifest["precision"]))
         stored = [arrays[name] for name in sorted(arrays) if name.startswith(f"{FLOW}_")]
         _check_sizes(manifest["recipe"], sum(values.size for values in stored))
         with use_precision(precision):

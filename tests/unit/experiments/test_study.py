@@ -235,6 +235,7 @@ def test_chains_that_disagree_are_refused():
             nuts.check_chains("x", quantities)
 
 
+@pytest.mark.slow
 def test_nuts_that_has_not_converged_is_refused():
     with pytest.raises(BernflowError, match="NUTS on bernoulli has not converged: R-hat"):
         nuts.run_nuts("bernoulli", num_warmup=10, num_samples=20, num_kept=10, strict=True)

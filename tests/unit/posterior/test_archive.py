@@ -309,6 +309,8 @@ def test_nothing_unpacks_to_more_than_the_file(saved, kind):
         (lambda m: m["diagnostics"].update(khat="low"), "could not convert string to float"),
         (lambda m: m["diagnostics"].update(more=1), "unexpected keyword argument 'more'"),
         (lambda m: m["sites"][0].update(shape=[7]), "its parameters have 9 dimensions and its flow 3"),
+        (lambda m: m.update(precision="float16"), "precision='float16' is unknown: expected one of float32, float64"),
+        (lambda m: m.update(settings=[1]), "damaged .TypeError"),
         (lambda m: m["history"].update(elbo="../elbo.npy"), "KeyError: '../elbo'"),
     ],
 )

@@ -207,6 +207,20 @@ def test_a_damaged_file_is_refused_or_harmless(copy, name):
     assert everything(copy) == whole
 
 
+@pytest.mark.parametrize("formats", [("csv",), ()])
+def test_a_report_can_be_made_of_other_files(posterior, tmp_path, monkeypatch, formats):
+    monkeypatch.setattr(type(posterior), "report", lambda *args, **kwargs: None)
+    where = write_run(posterior, tmp_path / "run", num=30, weighted=True, formats=formats, origin=ORIGIN).folder
+    found = material_of_run(where)
+    if formats:
+        np.testing.assert_array_equal(found.draws["part/w"], posterior.draws(30, weighted=True)["part/w"])
+        assert found.log_weights is None  # of draws that were resampled they tell nothing
+        assert ("Seed", "7") in found.origin
+        assert found.first_index == 1
+    else:
+        assert found.draws["part/w"].shape == (4000, 2, 3)
+
+
 def test_a_manifest_cannot_have_files_of_others_removed(copy, posterior):
     (copy / "notes.txt").write_text("mine")
     manifest = json.loads((copy / "run.json").read_text())
