@@ -19,7 +19,7 @@ LABELS = {
     PAPER: "bernflow, the paper's flow, default precision",
     PAPER_SINGLE: "bernflow, the paper's flow, float32",
     DEFAULT: "bernflow, default flow (M = 20, S = 32, width 32), default precision",
-    "TFP, published": "TFP as the paper's published code: beta densities, loss compiled, tape and optimizer in Python, float32",
+    "TFP, published": "TFP as the published code has it: beta densities, tape and optimizer in Python, float32",
     "TFP, compiled": "TFP, whole step under tf.function, float32",
     "TFP, xla": "TFP, whole step under tf.function(jit_compile=True), float32",
 }

@@ -168,9 +168,9 @@ def test_roofline_counts_operations():
 
 def test_operations_of_a_step_do_not_depend_on_the_length_of_a_chunk():
     def flops(chunk):
-        return roofline.costs(Training(lambda: schools(4), LIGHT, chunk).lower().lowered)["flops"]
+        return roofline.costs(Training(lambda: schools(4), {"family": "bernstein"}, chunk).lower().lowered)["flops"]
 
-    assert flops(50) < 3 * flops(1)
+    assert flops(50) < 2 * flops(1)  # the noise of all steps is drawn at once
 
 
 @pytest.mark.parametrize(
