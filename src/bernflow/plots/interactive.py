@@ -174,6 +174,6 @@ def _finish(drawn: Any, heading: tuple[str, str], backend: str) -> Any:
         figure.update_layout(template="plotly_white", title={"text": text, "font": {"color": color, "size": 15}})
         return figure
     from bokeh.layouts import column
-    from bokeh.models import Div
+    from bokeh.models.widgets.markups import Div
 
     return column(Div(text=html.escape(text), styles={"color": color, "font-weight": "bold"}), figure)

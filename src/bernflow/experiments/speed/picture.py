@@ -60,12 +60,13 @@ def _draw_steps(axes: Axes, records: Sequence[Record]) -> None:
 def _draw_curve(axes: Axes, label: str, sizes: Sequence[float], seconds: Sequence[float]) -> None:
     cost = [1e3 * value for value in seconds]
     axes.plot(sizes, cost, marker="o", color=OURS, markersize=4, linewidth=1.4)
-    # A line of slope one through the last point tells linear growth from other.
-    axes.plot(
-        sizes, [cost[-1] * size / sizes[-1] for size in sizes], color=GRID, linestyle="--", linewidth=0.9, zorder=0
-    )
+    # A line of slope one through the last point tells linear growth from other; the data choose what is seen of it.
+    proportional = [cost[-1] * size / sizes[-1] for size in sizes]
+    axes.plot(sizes, proportional, color=GRID, linestyle="--", linewidth=1.1, zorder=0, label="in proportion")
+    axes.legend(loc="upper left", frameon=False, fontsize=8)
     axes.set_xscale("log")
     axes.set_yscale("log")
+    axes.set_ylim(min(cost) / 3.0, max(cost) * 3.0)
     # Between two powers of ten numbers would run into each other.
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel(label)
