@@ -89,7 +89,7 @@ def test_two_hundred_fits_of_many_models_stay_bounded(monkeypatch):
     monkeypatch.setattr(mappings, "CROWDED", (start + room) / int(mappings.LIMIT.read_text()))
     highest, resident = 0, []
     for number in range(1, 51):
-        # Three fits of every model: its own compilations serve all of them.
+        # Four fits of every model: its own compilations serve all of them.
         model = other_model(float(number))
         for _ in range(4):
             fit(model)

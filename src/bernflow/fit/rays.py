@@ -95,8 +95,8 @@ def find_endless(
     log_evidence = np.logaddexp.reduce(log_weights[usable]) - np.log(len(log_weights)) if len(core) else 0.0
     reach, furthest = np.zeros(target.dim), 0.0
     ran_away = np.mean(usable) < MIN_USABLE
-    for noise, push, is_of_fit in _maps(distribution, core, ran_away, start, key):
-        rays = _make_rays(noise)
+    for noise, push, is_of_fit, stretch in _maps(distribution, core, ran_away, start, key):
+        rays = _make_rays(noise, stretch)
         until = _until(push, rays, target, log_evidence if is_of_fit else None)
         furthest = max(furthest, float(np.max(until)))
         # The last ray moves all parameters, so that it names them only where no axis does.
@@ -115,16 +115,20 @@ def _maps(
     ran_away: bool,
     start: tuple[np.ndarray, np.ndarray] | None,
     key: Key[Array, ""],
-) -> Iterator[tuple[Float[np.ndarray, "s p"], Push, bool]]:
-    """Yield maps from noise to parameters, each with some of its noise, and whether it has to do with the fit."""
+) -> Iterator[tuple[Float[np.ndarray, "s p"], Push, bool, Float[np.ndarray, " p"]]]:
+    """Yield maps from noise to parameters.
+
+    With each come some of its noise, whether it has to do with the fit, and the noise that reaches as far as the draws.
+    """
+    ones = np.ones(distribution.dim)
     noise = np.asarray(jax.random.normal(key, (NUM_NOISE, distribution.dim)))
     if ran_away:  # to where there is no density; where the paths of the start began, there was one
-        yield noise, _affine(np.zeros(distribution.dim), np.eye(distribution.dim)), False
+        yield noise, _affine(np.zeros(distribution.dim), np.eye(distribution.dim)), False, ones
     if not len(core):
         return
-    yield noise, _affine(np.mean(core, 0), _factor(core)), True
+    yield noise, _affine(np.mean(core, 0), _factor(core)), True, ones
     if start is not None:
-        yield noise, _affine(start[0], _widened(start[1], core)), True
+        yield noise, _affine(*start), True, _stretch(start[1], core)
     if isinstance(distribution, Mixture):
         distribution = distribution.components[int(np.argmax(distribution.log_weights))]
     if isinstance(distribution, AbstractFlow):
@@ -133,16 +137,17 @@ def _maps(
         def push(z: np.ndarray, rest: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             return sampling.in_blocks(lambda part, _: _push_block(flow, *part), (z, rest))
 
-        yield np.asarray(flow.sample_base(key, NUM_NOISE)), push, True
+        yield np.asarray(flow.sample_base(key, NUM_NOISE)), push, True, ones
 
 
-def _make_rays(noise: Float[np.ndarray, "s p"]) -> Rays:
-    """Return both directions along every axis, and one ray in all directions."""
+def _make_rays(noise: Float[np.ndarray, "s p"], stretch: Float[np.ndarray, " p"]) -> Rays:
+    """Return both directions along every axis, whose unit is `stretch`, and one ray in all directions."""
     num, dim = noise.shape
     axes = np.unique(np.linspace(0, dim - 1, min(dim, MAX_AXES)).astype(int))
     moved = np.repeat(np.eye(dim)[axes], 2, axis=0)[:, None, :] * np.tile([1.0, -1.0], len(axes))[:, None, None]
-    step = np.broadcast_to(moved, (len(moved), num, dim))
+    step = np.broadcast_to(moved * stretch, (len(moved), num, dim))
     rest = np.where(step == 0.0, noise, 0.0)
+    longest = float(np.max(stretch))
     sphere = noise / np.linalg.norm(noise, axis=1, keepdims=True)
     log_area = math.log(2.0) + 0.5 * dim * math.log(math.pi) - math.lgamma(0.5 * dim)
     # f at the resting coordinates alone: what f(rest) counts for those at zero is taken out again, as if all noise were
@@ -150,9 +155,9 @@ def _make_rays(noise: Float[np.ndarray, "s p"]) -> Rays:
     at_zero = -0.5 * LOG_2PI
     return Rays(
         np.concatenate([rest, np.zeros((1, num, dim))]),
-        np.concatenate([step, sphere[None]]),
+        np.concatenate([step, longest * sphere[None]]),
         np.append(np.ones(len(step)), float(dim)),
-        np.append(np.full(len(step), at_zero), log_area + dim * at_zero),
+        np.append(at_zero + np.repeat(np.log(stretch[axes]), 2), log_area + dim * (at_zero + math.log(longest))),
     )
 
 
@@ -210,11 +215,11 @@ def _factor(draws: Float[np.ndarray, "s p"]) -> Float[np.ndarray, "p p"]:
     return scale[:, None] * upper.T / math.sqrt(len(draws))
 
 
-def _widened(factor: Float[np.ndarray, "p p"], core: Float[np.ndarray, "s p"]) -> Float[np.ndarray, "p p"]:
-    """Return a factor whose directions reach as far as the draws do: rays are to begin where the draws end."""
+def _stretch(factor: Float[np.ndarray, "p p"], core: Float[np.ndarray, "s p"]) -> Float[np.ndarray, " p"]:
+    """Return how far to go along each column of a factor to where the draws end; at least 1."""
     scale = np.maximum(np.std(core, 0), np.finfo(float).tiny)
     reach = np.max(np.abs(factor) / scale[:, None], 0)
-    return factor * np.maximum(1.0, 1.0 / np.maximum(reach, np.finfo(float).tiny))
+    return np.maximum(1.0, 1.0 / np.maximum(reach, np.finfo(float).tiny))
 
 
 def _affine(center: Float[np.ndarray, " p"], factor: Float[np.ndarray, "p p"]) -> Push:
