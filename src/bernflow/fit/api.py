@@ -79,7 +79,7 @@ def fit(
             and they lie in several places (up to 64 dimensions).
         batch_size: rows per step, for many rows and for models with a network (default there 256); a NumPyro model
             brings its own by `numpyro.plate(..., subsample_size=...)`. Batches are shuffled without replacement.
-        optimizer: a learning rate, or an optax optimiser with its own.
+        optimizer: a learning rate, or an optax optimiser with its own; it sees the flow as one vector of parameters.
         precision: "float64" (default on a CPU) or "float32" (default on an accelerator) for training; the verdict is
             always computed in double precision.
         mesh: devices to spread the work over: a `jax.sharding.Mesh` with axes "data" (rows of the data), "particles"
