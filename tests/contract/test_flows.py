@@ -60,7 +60,9 @@ def perturbed(flow, seed, amount=0.2):
     def move(path, leaf):
         if not eqx.is_inexact_array(leaf) or "start_" in jax.tree_util.keystr(path):
             return leaf
-        return leaf + jnp.asarray(amount * rng.normal(size=leaf.shape), leaf.dtype)
+        moved = leaf + jnp.asarray(amount * rng.normal(size=leaf.shape), leaf.dtype)
+        # Powers as large as the other changes, inside of scales that are exponentials, leave the range of numbers.
+        return moved.at[..., 2:].multiply(0.2) if ".tails" in jax.tree_util.keystr(path) else moved
 
     return jax.tree_util.tree_map_with_path(move, flow)
 

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
 from bernflow.calibrate.simulators import AbstractSimulator
+from bernflow.fit.chunk import Trainee, begin, run_chunk
 from bernflow.fit.engine import num_starts
-from bernflow.fit.loop import Trainee, begin, run_chunk
 from bernflow.fit.settings import Settings
 from bernflow.fit.start import find_start
 from bernflow.flows.base import AbstractFlow

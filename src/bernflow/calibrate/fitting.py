@@ -10,7 +10,8 @@ from bernflow.calibrate import blocks
 from bernflow.calibrate.blocks import Sample
 from bernflow.calibrate.simulators import AbstractSimulator
 from bernflow.diagnostics.importance import ess_fraction
-from bernflow.fit.loop import CHUNK, COVERING_ESS, Method, Trainee
+from bernflow.fit.chunk import CHUNK, Trainee
+from bernflow.fit.loop import COVERING_ESS, Method
 from bernflow.fit.settings import FULL_RATE_DIM, Settings
 from bernflow.flows.base import AbstractScoredFlow
 from bernflow.models.base import Theta

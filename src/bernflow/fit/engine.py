@@ -15,19 +15,10 @@ from jaxtyping import Array, Int, Key
 
 from bernflow.diagnostics.verdict import Diagnostics, judge, say_improper
 from bernflow.fit import modes
+from bernflow.fit.chunk import begin, num_stacked
 from bernflow.fit.devices import Devices
 from bernflow.fit.interruption import Interruption
-from bernflow.fit.loop import (
-    NUM_DIAGNOSTIC_DRAWS,
-    Method,
-    Place,
-    begin,
-    evaluate,
-    num_stacked,
-    pick,
-    train,
-    weigh,
-)
+from bernflow.fit.loop import NUM_DIAGNOSTIC_DRAWS, Method, Place, evaluate, pick, train, weigh
 from bernflow.fit.probes import mass_elsewhere
 from bernflow.fit.progress import Recorder
 from bernflow.fit.rays import find_endless

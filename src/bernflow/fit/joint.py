@@ -12,7 +12,8 @@ import optax
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from bernflow.fit.batches import Batches
-from bernflow.fit.loop import CHUNK, WARM_UP, Trace
+from bernflow.fit.chunk import CHUNK, Trace
+from bernflow.fit.loop import WARM_UP
 from bernflow.fit.steps import network_steps_at_once, scan
 from bernflow.flows.base import AbstractFlow
 from bernflow.models.base import AbstractJointModel

@@ -13,7 +13,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Key
 
-from bernflow.fit.loop import num_stacked
+from bernflow.fit.chunk import num_stacked
 from bernflow.fit.start import Gaussian
 from bernflow.flows.base import AbstractFlow
 from bernflow.flows.mixture import Mixture

@@ -3,7 +3,7 @@
 import numpy as np
 from tqdm.auto import tqdm
 
-from bernflow.fit.loop import Trace
+from bernflow.fit.chunk import Trace
 
 # The record has one row per so many steps.
 STEPS_PER_ROW = 25

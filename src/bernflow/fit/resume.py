@@ -14,9 +14,10 @@ from jax.experimental import multihost_utils
 from bernflow.errors import ArgumentError, FileFormatError, FileWriteError
 from bernflow.files import ensure_writable, write_whole
 from bernflow.fit.checkpoint import Checkpoint, Saved
+from bernflow.fit.chunk import Trainee
 from bernflow.fit.identity import differences
 from bernflow.fit.joint import Anchor, JointTrainee
-from bernflow.fit.loop import Place, Trainee
+from bernflow.fit.loop import Place
 from bernflow.fit.progress import Recorder
 from bernflow.locks import FolderTakenError, locked
 from bernflow.models.base import AbstractModel

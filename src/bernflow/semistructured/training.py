@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from bernflow.fit.chunk import Trace
 from bernflow.fit.joint import JointTrainee
-from bernflow.fit.loop import Trace
 from bernflow.semistructured.checkpoint import Checkpoint, Progress
 
 

@@ -10,8 +10,9 @@ import pytest
 
 import bernflow as bf
 from bernflow.fit import engine, loop
+from bernflow.fit.chunk import CHUNK
 from bernflow.fit.interruption import Interruption
-from bernflow.fit.loop import CHUNK, Method
+from bernflow.fit.loop import Method
 from bernflow.fit.progress import Recorder
 
 STEPS = 4 * CHUNK

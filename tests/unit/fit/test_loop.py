@@ -5,7 +5,8 @@ import optax
 import pytest
 
 import bernflow as bf
-from bernflow.fit.loop import CHUNK, Method, begin, run_chunk, train
+from bernflow.fit.chunk import CHUNK, begin, run_chunk
+from bernflow.fit.loop import Method, train
 from bernflow.fit.progress import Recorder
 from bernflow.flows.affine import DiagonalAffine
 from bernflow.flows.gaussian import LocationScale
@@ -100,7 +101,7 @@ def test_rates():
 
 
 def test_recorder_keeps_the_mean_of_every_chunk_with_its_error():
-    from bernflow.fit.loop import Trace
+    from bernflow.fit.chunk import Trace
 
     recorder = Recorder(progress=False, num_particles=4, first_step=100)
     recorder(2, 3, Trace(np.array([[1.0, 3.0], [0.0, 0.0]]), np.array([[8.0, 8.0], [0.0, 0.0]])))

@@ -18,7 +18,7 @@ import bernflow as bf
 from bernflow.errors import ArgumentError, FileFormatError, FileWriteError
 from bernflow.fit import api, checkpoint, loop, resume
 from bernflow.fit.checkpoint import Checkpoint, Saved
-from bernflow.fit.loop import CHUNK
+from bernflow.fit.chunk import CHUNK
 from bernflow.fit.progress import Recorder
 from bernflow.posterior import archive
 

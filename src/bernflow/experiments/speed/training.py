@@ -12,8 +12,8 @@ from jaxtyping import Array, Float
 
 from bernflow.experiments import data
 from bernflow.experiments.targets import eight_schools_noncentered
+from bernflow.fit.chunk import CHUNK, begin, run_chunk
 from bernflow.fit.engine import flows_at
-from bernflow.fit.loop import CHUNK, begin, run_chunk
 from bernflow.fit.settings import FULL_RATE_DIM, resolve_settings
 from bernflow.fit.start import Gaussian
 from bernflow.keys import as_key

@@ -1,0 +1,130 @@
+"""Training steps: one compiled chunk of them for all restarts at once."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, Int, Key, PyTree
+
+from bernflow.flows.base import AbstractFlow
+from bernflow.objectives import Estimate, Noise, antithetic_noise, path_gradient, pathwise_gradient, stratified_noise
+from bernflow.placement import over_particles, replicated
+from bernflow.target import Target
+
+CHUNK = 250
+# Most numbers of noise that are drawn at once.
+MAX_NOISE = 2**22
+
+
+class Trainee(NamedTuple):
+    """Flows in training; every leaf has a leading axis of restarts."""
+
+    flow: AbstractFlow
+    optimizer_state: PyTree
+    num_skipped: Int[Array, " r"]
+
+
+class Trace(NamedTuple):
+    """What the steps of one chunk saw: mean and variance of the log weights, (restarts, steps)."""
+
+    elbo: Float[np.ndarray, "r c"]
+    variance: Float[np.ndarray, "r c"]
+
+
+def begin(flows: AbstractFlow, optimizer: optax.GradientTransformation) -> Trainee:
+    """Give stacked flows a fresh optimiser state: that of one vector with all of a flow's parameters.
+
+    A loop over few and long arrays runs and compiles far faster than one over many short ones.
+    """
+    state = jax.vmap(lambda arrays: optimizer.init(ravel_pytree(arrays)[0]))(eqx.filter(flows, eqx.is_inexact_array))
+    return Trainee(flows, state, jnp.zeros(num_stacked(flows), jnp.int32))
+
+
+def num_stacked(flows: AbstractFlow) -> int:
+    """Count the stacked flows."""
+    return jax.tree.leaves(eqx.filter(flows, eqx.is_array))[0].shape[0]
+
+
+@eqx.filter_jit
+def run_chunk(
+    trainee: Trainee,
+    target: Target,
+    key: Key[Array, ""],
+    rates: Float[Array, " c"],
+    powers: Float[Array, " r"],
+    *,
+    optimizer: optax.GradientTransformation,
+    num_particles: int,
+    use_score: bool,
+) -> tuple[Trainee, Trace]:
+    """Take one step per learning rate, all restarts at once; a rate of zero leaves the flow as it is.
+
+    A step whose update is not finite is skipped and counted.
+    """
+    num_steps = rates.shape[0]
+    at_once = _steps_at_once(num_steps, num_particles * trainee.flow.dim)
+    keys = jax.random.split(key, (powers.shape[0], num_steps // at_once))
+    # Integers, such as the permutations of a coupling flow, differ between restarts and are not trained.
+    arrays, fixed = eqx.partition(trainee.flow, eqx.is_inexact_array)
+
+    def one_restart(arrays, fixed, state, skipped, keys, power):
+        start, unravel = ravel_pytree(arrays)
+
+        def step(carry, inputs):
+            vector, state, skipped = carry
+            noise, rate = inputs
+            flow = eqx.combine(unravel(vector), fixed)
+            estimate, log_weights = _estimate(flow, target, noise, use_score, power)
+            gradient, _ = ravel_pytree(eqx.filter(estimate.gradient, eqx.is_array))
+            updates, new_state = optimizer.update(gradient, state, vector)
+            finite = jnp.all(jnp.isfinite(updates))
+            counts = rate > 0.0  # a rate of zero fills up the chunk
+            vector, state = jax.tree.map(
+                lambda new, old: jnp.where(finite & counts, new, old),
+                (vector + rate * updates, new_state),
+                (vector, state),
+            )
+            return (vector, state, skipped + (counts & ~finite)), log_weights
+
+        def several_steps(carry, inputs):
+            key, rates = inputs
+            flow = eqx.combine(unravel(carry[0]), fixed)
+            return jax.lax.scan(step, carry, (_draw(flow, key, num_particles, at_once, use_score), rates))
+
+        inputs = (keys, rates.reshape(-1, at_once))
+        (vector, state, skipped), trace = jax.lax.scan(several_steps, (start, state, skipped), inputs)
+        return (unravel(vector), state, skipped), jax.tree.map(jnp.ravel, trace)
+
+    (arrays, state, skipped), trace = eqx.filter_vmap(one_restart)(
+        arrays, fixed, trainee.optimizer_state, trainee.num_skipped, keys, powers
+    )
+    return replicated((Trainee(eqx.combine(arrays, fixed), state, skipped), Trace(*trace)))
+
+
+def _steps_at_once(num_steps: int, size: int) -> int:
+    """Return for how many steps noise is drawn at once, of `size` numbers each: as many as memory allows."""
+    return max(n for n in range(1, num_steps + 1) if num_steps % n == 0 and (n == 1 or n * size <= MAX_NOISE))
+
+
+def _draw(flow, key, num_particles: int, num_steps: int, use_score: bool) -> Noise:
+    """Draw the noise of several steps."""
+    if use_score:
+        return stratified_noise(flow, key, num_particles, (num_steps,))
+    z = antithetic_noise(flow, key, num_particles, (num_steps,))
+    return Noise(z, jnp.zeros(z.shape[:-1]))
+
+
+def _estimate(flow, target, noise: Noise, use_score: bool, power) -> tuple[Estimate, tuple[Array, Array]]:
+    """Estimate the gradient, and the mean and variance of the log weights under q."""
+    noise = Noise(over_particles(noise.z), noise.log_ratio)
+    estimate = path_gradient(flow, target, noise, power) if use_score else pathwise_gradient(flow, target, noise.z)
+    usable = jnp.isfinite(estimate.log_weights)
+    share = jnp.where(usable, jnp.exp(noise.log_ratio), 0.0)
+    share = share / jnp.maximum(jnp.sum(share), 1e-30)
+    log_weights = jnp.where(usable, estimate.log_weights, 0.0)
+    elbo = jnp.sum(share * log_weights)
+    return estimate, (elbo, jnp.sum(share * (log_weights - elbo) ** 2))
