@@ -98,7 +98,7 @@ def tails() -> Figure:
         left, right = figure.subplots(1, 2)
         for weight, color in ((0.6, ACCENT), (1.0, MUTED), (2.0, FIT), (3.5, "#009E73")):
             raw = MAX_LOG_WEIGHT * np.arctanh(np.log(weight) / MAX_LOG_WEIGHT)
-            v, log_slope = bend(jnp.array([0.0, raw, 0.0, 0.0]), u)  # the left side stays normal
+            v, log_slope = bend(jnp.array([0.0, raw]), u)  # the left side stays normal
             label = f"d = {weight:g}" + (" (normal)" if weight == 1 else "")
             left.plot(u, v, color=color, label=label)
             right.plot(v, -0.5 * u**2 - 0.5 * np.log(2 * np.pi) - log_slope, color=color)

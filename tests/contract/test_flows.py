@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import trapezoid
-from scipy.stats import norm
 
 from bernflow.flows import FAMILIES
 from bernflow.flows.affine import DiagonalAffine, TriangularAffine
@@ -60,9 +59,7 @@ def perturbed(flow, seed, amount=0.2):
     def move(path, leaf):
         if not eqx.is_inexact_array(leaf) or "start_" in jax.tree_util.keystr(path):
             return leaf
-        moved = leaf + jnp.asarray(amount * rng.normal(size=leaf.shape), leaf.dtype)
-        # Powers as large as the other changes, inside of scales that are exponentials, leave the range of numbers.
-        return moved.at[..., 2:].multiply(0.2) if ".tails" in jax.tree_util.keystr(path) else moved
+        return leaf + jnp.asarray(amount * rng.normal(size=leaf.shape), leaf.dtype)
 
     return jax.tree_util.tree_map_with_path(move, flow)
 
@@ -409,32 +406,22 @@ def test_a_new_flow_of_many_dimensions_is_its_start():
 
 
 @settings(deadline=None, max_examples=30)
-@given(st.floats(-3, 3), st.floats(-3, 3), st.floats(-0.5, 0.5), st.floats(0.0, 1.0), st.floats(-20, 20))
-def test_tails_bend_back(left, right, left_power, right_power, u):
-    tails = jnp.array([left, right, left_power, right_power])
+@given(st.floats(-3, 3), st.floats(-3, 3), st.floats(-50, 50))
+def test_tails_bend_back(left, right, u):
+    tails = jnp.array([left, right])
     v, log_slope = bend(tails, jnp.asarray(u))
     assert unbend(tails, v) == pytest.approx(u, rel=1e-9, abs=1e-9)
     slope = jax.grad(lambda u: bend(tails, u)[0])(jnp.asarray(u))
     assert log_slope == pytest.approx(float(jnp.log(slope)), abs=1e-9)
 
 
-def test_straight_tails_are_the_identity_and_bent_ones_exponential_or_polynomial():
+def test_straight_tails_are_the_identity_and_bent_ones_exponential():
     u = jnp.linspace(-30.0, 30.0, 61)
-    np.testing.assert_allclose(bend(jnp.zeros(4), u)[0], u, atol=1e-10)
+    np.testing.assert_allclose(bend(jnp.zeros(2), u)[0], u, atol=1e-10)
     # The raw weight whose d is 2: far out the map is a parabola, which makes normal tails exponential.
     raw = 1.5 * np.arctanh(np.log(2.0) / 1.5)
     far = jnp.array([100.0, 200.0])
-    assert np.log2(np.divide(*bend(jnp.array([0.0, raw, 0.0, 0.0]), far)[0][::-1])) == pytest.approx(2.0, abs=1e-3)
-    # The power 1/3 gives the tails of a Student-t with 3 degrees of freedom: P(X > x) falls like x^-3.
-    x = bend(jnp.array([0.0, 0.0, 0.0, 1 / 3]), jnp.array([15.0, 30.0]))[0]
-    assert np.diff(norm.logsf([15.0, 30.0])) / np.diff(np.log(x)) == pytest.approx(-3.0, abs=0.05)
-
-
-def test_a_power_leaves_zero_by_gradients_though_it_is_never_negative():
-    tails, u = jnp.array([0.0, 0.0, -0.2, -0.2]), jnp.array([-2.0, 2.0])
-    np.testing.assert_array_equal(bend(tails, u)[0], bend(jnp.zeros(4), u)[0])
-    by_power = jax.grad(lambda tails: jnp.sum(jnp.abs(bend(tails, u)[0])))(tails)[2:]
-    np.testing.assert_allclose(by_power, 4.0)  # u^2 / 2 times |u|
+    assert np.log2(np.divide(*bend(jnp.array([0.0, raw]), far)[0][::-1])) == pytest.approx(2.0, abs=1e-3)
 
 
 @pytest.mark.parametrize("order", [1, 2, 20])

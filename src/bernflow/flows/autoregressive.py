@@ -16,7 +16,7 @@ from bernflow.flows.base import AbstractScoredFlow
 from bernflow.flows.bernstein import centered_polynomial, increments, inverse_increments, invert_centered
 from bernflow.flows.conditioner import MaskedNetwork, Skip
 from bernflow.flows.noise import NOISES
-from bernflow.flows.tails import NUM_RAW, bend, unbend
+from bernflow.flows.tails import bend, unbend
 
 # The conditioner gives dimension j a shift, a log-scale and the M increments of its polynomial.
 SHIFT, LOG_SCALE, FIRST_INCREMENT = 0, 1, 2
@@ -45,7 +45,7 @@ class BernsteinFlow(AbstractScoredFlow):
     bias: Float[Array, "p k"]
     network: MaskedNetwork | None
     skip: Skip | None
-    tails: Float[Array, "p 4"]
+    tails: Float[Array, "p 2"]
     outer: TriangularAffine | DiagonalAffine
     noise: str = eqx.field(static=True)
     bounded: bool = eqx.field(static=True)
@@ -75,7 +75,7 @@ class BernsteinFlow(AbstractScoredFlow):
         conditional = conditional and dim > 1  # one dimension has nothing to condition on
         self.network = MaskedNetwork(key, dim, order + FIRST_INCREMENT, width) if conditional else None
         self.skip = Skip(dim, dim) if conditional and skip else None
-        self.tails = jnp.zeros((dim, NUM_RAW))
+        self.tails = jnp.zeros((dim, 2))
 
     @property
     def order(self) -> int:

@@ -15,7 +15,7 @@ from bernflow.flows.bernstein import centered_polynomial, increments, inverse_in
 from bernflow.flows.conditioner import Skip
 from bernflow.flows.marginals import Marginals
 from bernflow.flows.noise import NOISES
-from bernflow.flows.tails import NUM_RAW, bend, unbend
+from bernflow.flows.tails import bend, unbend
 
 
 class Followers(eqx.Module):
@@ -36,7 +36,7 @@ class Followers(eqx.Module):
     b2: Float[Array, " h"]
     out: Float[Array, "2 n h"]
     skip: Skip
-    tails: Float[Array, "n 4"]
+    tails: Float[Array, "n 2"]
     noise: str = eqx.field(static=True)
 
     def __init__(self, key: Key[Array, ""], num: int, context: int, *, order: int, width: int, noise: str):
@@ -51,7 +51,7 @@ class Followers(eqx.Module):
         self.b2 = jnp.zeros(width)
         self.out = jnp.zeros((2, num, width))
         self.skip = Skip(num, context)
-        self.tails = jnp.zeros((num, NUM_RAW))
+        self.tails = jnp.zeros((num, 2))
         self.noise = noise
 
     def hidden(self, z: Float[Array, " c"]) -> Float[Array, " h"]:
