@@ -1,5 +1,6 @@
 """Steps per second, growth, rows and restarts in one picture."""
 
+import math
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
@@ -54,6 +55,7 @@ def _draw_steps(axes: Axes, records: Sequence[Record]) -> None:
     axes.set_yticks(range(len(names)), names, fontsize=8)
     axes.invert_yaxis()
     axes.set_xscale("log")
+    axes.set_xlim(left=10.0 ** math.floor(math.log10(min(found.values())) - 0.5))
     axes.set_xlabel("steps per second")
 
 
