@@ -180,8 +180,10 @@ def _verdicts(records: Sequence[Record]) -> list[str]:
         judged = [r for r in records if r["method"] == method and r.get("verdict_is_right") is not None]
         if judged:
             good, bad = ([r["target"] for r in judged if r[name]] for name in ("false_good", "false_bad"))
+            # Chains have no verdict: R-hat and the effective draws stand in for it.
+            whose = "the checks of nuts' chains" if method == "nuts" else method
             lines.append(
-                f"Verdicts of {method}: {len(good)} false good{_named(dict.fromkeys(good))} and {len(bad)} false "
+                f"Verdicts of {whose}: {len(good)} false good{_named(dict.fromkeys(good))} and {len(bad)} false "
                 f"bad{_named(dict.fromkeys(bad))} in {len(judged)} runs."
             )
     return lines
