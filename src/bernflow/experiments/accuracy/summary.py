@@ -90,12 +90,17 @@ def rows(records: Sequence[Record], cases: Mapping[str, Case], matched: bool) ->
 def estimated_evidence(records: Iterable[Record]) -> float | None:
     """Return the most certain estimate of a log evidence by importance sampling, if there is one to be trusted.
 
-    A fit that misses a mode has even weights, too: one that is known to be wrong does not count.
+    A fit that misses a mode has even weights, too: one that is known to be wrong does not count, nor does an estimate
+    below the ELBO of another method, which no evidence can be.
     """
     done = [r for r in records if r["status"] == OK and r.get("truly_good") is not False]
     usable = [r for r in done if "khat" in r and float(r["khat"]) < MAX_KHAT]
     best = min(usable, key=lambda r: float(r["log_evidence_estimate_se"]), default=None)
-    return None if best is None else float(best["log_evidence_estimate"])
+    if best is None:
+        return None
+    estimate, error = float(best["log_evidence_estimate"]), float(best["log_evidence_estimate_se"])
+    bounds = [float(r["elbo"]) - NUM_ERRORS * float(r["elbo_se"]) for r in done if r.get("elbo") is not None]
+    return estimate if estimate + NUM_ERRORS * error > max(bounds) else None
 
 
 def _row(records: list[Record], evidence: float | None) -> Row:

@@ -2,6 +2,7 @@ import pytest
 
 from bernflow.experiments.accuracy import page, summary
 from bernflow.experiments.accuracy.cases import all_cases
+from bernflow.experiments.accuracy.summary import estimated_evidence
 
 CASES = all_cases()
 REAL = "sblrc-blr"
@@ -81,3 +82,11 @@ def test_without_any_kl_there_is_no_picture(tmp_path):
     page.write(tmp_path, RECORDS[-1:], CASES, "bernflow benchmark accuracy")
     assert not (tmp_path / "accuracy.png").exists()
     assert "accuracy.png" not in (tmp_path / "README.md").read_text(encoding="utf-8")
+
+
+def test_an_evidence_below_the_bound_of_another_method_is_no_evidence():
+    record = {"status": "ok", "khat": 0.1, "elbo": -3.0, "elbo_se": 0.01}
+    estimate = {**record, "log_evidence_estimate": -2.0, "log_evidence_estimate_se": 0.01}
+    assert estimated_evidence([estimate]) == -2.0
+    higher = {**estimate, "khat": 0.9, "elbo": -1.0}  # found a mode that the other one misses
+    assert estimated_evidence([estimate, higher]) is None
