@@ -108,11 +108,7 @@ class Diagnostics:
 
 
 def judge(
-    log_weights: ArrayLike,
-    *,
-    missing_mass: float | None = None,
-    num_failed_steps: int = 0,
-    num_resamples: int = 50,
+    log_weights: ArrayLike, *, missing_mass: float | None = None, num_failed_steps: int = 0, num_resamples: int = 50
 ) -> Diagnostics:
     """Judge a fit by the importance weights of fresh draws; the rule is in the module's documentation.
 

@@ -16,7 +16,7 @@ from bernflow.placement import over_particles, replicated
 from bernflow.target import Target
 
 CHUNK = 250
-# Most numbers of noise that are drawn at once.
+# Most numbers of noise that are drawn at once, for all restarts together.
 MAX_NOISE = 2**22
 
 
@@ -65,9 +65,9 @@ def run_chunk(
 
     A step whose update is not finite is skipped and counted.
     """
-    num_steps = rates.shape[0]
-    at_once = _steps_at_once(num_steps, num_particles * trainee.flow.dim)
-    keys = jax.random.split(key, (powers.shape[0], num_steps // at_once))
+    num_restarts, num_steps = powers.shape[0], rates.shape[0]
+    at_once = _steps_at_once(num_steps, num_restarts * num_particles * trainee.flow.dim)
+    keys = jax.random.split(key, (num_restarts, num_steps // at_once))
     # Integers, such as the permutations of a coupling flow, differ between restarts and are not trained.
     arrays, fixed = eqx.partition(trainee.flow, eqx.is_inexact_array)
 
