@@ -12,8 +12,9 @@ from jaxtyping import Array, Float, Int, Key
 
 from bernflow.diagnostics.importance import ess_fraction, psis
 from bernflow.diagnostics.verdict import judge
-from bernflow.fit.chunk import CHUNK, Trace, Trainee, num_stacked, run_chunk
+from bernflow.fit.chunk import CHUNK, Trace, Trainee, key_shape, num_stacked, run_chunk
 from bernflow.flows.base import AbstractDistribution, AbstractFlow
+from bernflow.keys import grid, nth
 from bernflow.posterior import sampling
 from bernflow.target import Target
 
@@ -166,7 +167,7 @@ def train(
     """
     num_restarts = trainee.num_skipped.shape[0]
     cycles = CYCLES if steps is None else _divide(steps, method)
-    evaluation_key = jax.random.fold_in(key, 2**31 - 1)
+    evaluation_key = nth(key, 2**31 - 1)
     if place is None:
         place = Place(0, 0, 0, trainee, trainee, None)
         if steps is None:
@@ -191,7 +192,7 @@ def train(
                 after, trace = run_chunk(
                     after,
                     target,
-                    jax.random.fold_in(key, done),
+                    grid(nth(key, done), key_shape(after.flow, num_restarts, CHUNK, method.num_particles)),
                     jnp.asarray(np.pad(chunk, (0, CHUNK - len(chunk)))),
                     jnp.asarray(powers),
                     optimizer=method.optimizer,

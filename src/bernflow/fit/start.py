@@ -5,13 +5,13 @@ wins; unlike it, the curvature is the exact Hessian. A Laplace approximation at 
 and useless for a funnel, whose mode is far from its mass: there a point on the way, or a unit scale, wins.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
+from bernflow.background import BackgroundJit
 from bernflow.flows.base import LOG_2PI
 from bernflow.placement import replicated
 from bernflow.target import Target
@@ -30,11 +30,11 @@ ARRIVED = 1e-8
 
 
 class Gaussian(NamedTuple):
-    """A Gaussian N(loc, factor factor^T) with its estimated ELBO."""
+    """A Gaussian N(loc, factor factor^T) with its estimated ELBO; several of them have a leading axis."""
 
-    loc: Float[Array, " p"]
-    factor: Float[Array, "p p"]
-    elbo: Float[Array, ""]
+    loc: Float[Any, "*n p"]
+    factor: Float[Any, "*n p p"]
+    elbo: Float[Any, "*n"]
 
 
 class Path(NamedTuple):
@@ -47,7 +47,7 @@ class Path(NamedTuple):
     best: Gaussian
 
 
-@eqx.filter_jit
+@BackgroundJit
 def find_start(target: Target, points: Float[Array, "k p"], key: Key[Array, ""]) -> Gaussian:
     """Return the Gaussian of highest ELBO seen on the paths from each point; leading axis: points, best first."""
     z = jax.random.normal(key, (NUM_DRAWS // 2, points.shape[1]), points.dtype)

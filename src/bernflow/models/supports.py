@@ -12,6 +12,7 @@ from numpyro.distributions.constraints import Constraint
 from numpyro.distributions.distribution import Unit
 
 from bernflow.errors import ModelError
+from bernflow.keys import as_key, grid, quick
 from bernflow.models.base import Site
 
 
@@ -35,7 +36,7 @@ def probe(function: Callable[[Key[Array, ""]], Any]) -> None:
         function(key)
         return key
 
-    jax.vmap(run)(jax.random.split(jax.random.key(0), 1))
+    jax.vmap(run)(grid(quick(as_key(0)), (1,)))
 
 
 def describe(name: str, shape: tuple[int, ...], support: Constraint) -> Site:
