@@ -70,14 +70,15 @@ def find_start(target: Target, points: Float[Array, "k p"], key: Key[Array, ""])
 
 def _begin(target: Target, x: Float[Array, " p"], z: Float[Array, "s p"]) -> Path:
     unit = jnp.eye(x.shape[0], dtype=x.dtype)
-    best = Gaussian(x, unit, _elbo(target, x, unit, jnp.zeros((), x.dtype), z))
-    return Path(x, target.log_density(x), jnp.asarray(1e-3, x.dtype), jnp.asarray(False), best)
+    log_density, elbo = _look(target, x, x, unit, jnp.zeros((), x.dtype), z)
+    return Path(x, log_density, jnp.asarray(1e-3, x.dtype), jnp.asarray(False), Gaussian(x, unit, elbo))
 
 
 def _advance(target: Target, path: Path, z: Float[Array, "s p"]) -> Path:
     """Take one damped Newton step uphill and offer the local Gaussian as a start."""
-    gradient = jax.grad(target.log_density)(path.x)
-    precision = -jax.hessian(target.log_density)(path.x)
+    # Every mention of the density is traced and compiled anew: there are two of them.
+    gradient, times_hessian = jax.linearize(jax.grad(target.log_density), path.x)
+    precision = -jax.vmap(times_hessian)(jnp.eye(path.x.shape[0], dtype=path.x.dtype))
     # Unit diagonal before the eigendecomposition: parameters in wildly different units keep their small eigenvalues.
     diagonal = jnp.abs(jnp.diagonal(precision))
     unit = jax.lax.rsqrt(jnp.maximum(diagonal, FLATTEST * jnp.maximum(jnp.max(diagonal), SMALLEST_CURVATURE)))
@@ -91,12 +92,11 @@ def _advance(target: Target, path: Path, z: Float[Array, "s p"]) -> Path:
 
     factor = unit[:, None] * vectors * jax.lax.rsqrt(curvature)
     log_det = jnp.sum(jnp.log(unit)) - 0.5 * jnp.sum(jnp.log(curvature))
-    offer = Gaussian(path.x, factor, _elbo(target, path.x, factor, log_det, z))
-    better = usable & (offer.elbo > path.best.elbo)
-    best = jax.tree.map(lambda new, old: jnp.where(better, new, old), offer, path.best)
-
     trial = path.x + unit * (vectors @ (projected / (curvature * (1.0 + path.damping))))
-    log_density = target.log_density(trial)
+    log_density, elbo = _look(target, trial, path.x, factor, log_det, z)
+    better = usable & (elbo > path.best.elbo)
+    offer = Gaussian(path.x, factor, elbo)
+    best = jax.tree.map(lambda new, old: jnp.where(better, new, old), offer, path.best)
     uphill = usable & (log_density > path.log_density)
     arrived = path.arrived | ~usable | ((promised < ARRIVED) & jnp.all(values > 0)) | (path.damping > 1e12)
     move = uphill & ~path.arrived
@@ -109,11 +109,12 @@ def _advance(target: Target, path: Path, z: Float[Array, "s p"]) -> Path:
     )
 
 
-def _elbo(target, loc, factor, log_det, z):
-    log_p = jax.vmap(target.log_density)(loc + z @ factor.T)
+def _look(target, x, loc, factor, log_det, z):
+    """Return the log density at x, and the ELBO of a Gaussian."""
+    log_p = jax.vmap(target.log_density)(jnp.concatenate([x[None], loc + z @ factor.T]))
     entropy = log_det + 0.5 * loc.shape[0] * (1.0 + LOG_2PI)
-    elbo = jnp.mean(log_p) + entropy
-    return jnp.where(jnp.isfinite(elbo), elbo, -jnp.inf)
+    elbo = jnp.mean(log_p[1:]) + entropy
+    return log_p[0], jnp.where(jnp.isfinite(elbo), elbo, -jnp.inf)
 
 
 def _triangular(factor: Float[Array, "p p"]) -> Float[Array, "p p"]:
