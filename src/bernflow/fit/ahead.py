@@ -10,7 +10,7 @@ from bernflow.fit.chunk import prepare_chunk
 from bernflow.fit.settings import Settings
 from bernflow.flows.base import AbstractScoredFlow
 from bernflow.keys import as_key
-from bernflow.posterior.sampling import BLOCK, log_density_block, noise_block, push_block
+from bernflow.posterior.sampling import BLOCK, density_block, log_density_block, noise_block, push_block
 from bernflow.target import Target
 
 
@@ -27,4 +27,4 @@ def compile_ahead(target: Target, settings: Settings) -> None:
     block = np.zeros((BLOCK, target.dim))
     push_block.prepare(flow, block, block)
     noise_block.prepare(flow, as_key(0))
-    log_density_block.prepare(target.layout, target.model, block)
+    log_density_block.prepare(target.layout, target.model, block[: density_block(target.model)])

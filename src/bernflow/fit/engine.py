@@ -19,8 +19,9 @@ from bernflow.fit.ahead import compile_ahead
 from bernflow.fit.building import flows_at
 from bernflow.fit.chunk import begin, num_stacked
 from bernflow.fit.devices import Devices
+from bernflow.fit.evaluation import evaluate, num_diagnostic_draws, pick, weigh
 from bernflow.fit.interruption import Interruption
-from bernflow.fit.loop import NUM_DIAGNOSTIC_DRAWS, Method, Place, evaluate, pick, train, weigh
+from bernflow.fit.loop import Method, Place, train
 from bernflow.fit.probes import mass_elsewhere
 from bernflow.fit.progress import Recorder
 from bernflow.fit.rays import find_endless
@@ -131,6 +132,7 @@ def train_and_judge(
         num_particles=settings.num_particles,
         use_score=use_score,
         cover=settings.family.cover,
+        tolerance=settings.tolerance,
     )
     loop_key, choice_key, judge_key = spawn(key, 3)
     done_before = 0 if earlier is None else int(earlier.settings["steps"])
@@ -161,7 +163,7 @@ def train_and_judge(
             spread = _spread(target, devices)
             best, distribution, missing = _choose(flows, spread, choice_key, settings.components or 1)
             distribution = fetched(distribution)
-            draws, log_weights = weigh(distribution, spread, judge_key, NUM_DIAGNOSTIC_DRAWS)
+            draws, log_weights = weigh(distribution, spread, judge_key, num_diagnostic_draws(spread.model))
             skipped = int(np.asarray(trainee.num_skipped)[best])
             diagnostics = judge(log_weights, missing_mass=missing, num_failed_steps=skipped)
             if probes is not None and np.isfinite(diagnostics.log_evidence):

@@ -23,7 +23,7 @@ from bernflow.fit.engine import (
     num_starts,
     train_and_judge,
 )
-from bernflow.fit.loop import NUM_DIAGNOSTIC_DRAWS, weigh
+from bernflow.fit.evaluation import NUM_DIAGNOSTIC_DRAWS, num_diagnostic_draws, weigh
 from bernflow.fit.many_rows import MAX_JUDGED_ROWS, find_mode, judge_by_part, say_part
 from bernflow.fit.progress import Recorder
 from bernflow.fit.rays import find_endless
@@ -169,7 +169,7 @@ def fit_jointly(
                 diagnostics = say_part(judge(part.log_weights, num_failed_steps=skipped), part, batches)
             else:
                 spread = Target(model if devices is None else devices.spread(model))
-                draws, log_weights = weigh(flow, spread, final_key, NUM_DIAGNOSTIC_DRAWS)
+                draws, log_weights = weigh(flow, spread, final_key, num_diagnostic_draws(spread.model))
                 diagnostics = judge(log_weights, num_failed_steps=skipped)
                 endless = find_endless(flow, spread, draws, log_weights, final_key)
                 if endless is not None:

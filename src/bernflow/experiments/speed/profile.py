@@ -18,7 +18,7 @@ from bernflow.experiments.speed.training import RATE, Training, schools
 from bernflow.experiments.study.plan import Result
 from bernflow.experiments.study.records import Record
 from bernflow.experiments.study.tables import Table
-from bernflow.fit.loop import pick
+from bernflow.fit.evaluation import pick
 from bernflow.flows.autoregressive import BernsteinFlow
 from bernflow.flows.bernstein import centered_polynomial, increments
 from bernflow.flows.wide import WideBernsteinFlow

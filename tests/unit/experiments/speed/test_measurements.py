@@ -12,7 +12,7 @@ from bernflow.experiments.speed.measure import measure, measure_task
 from bernflow.experiments.speed.part import SCALES
 from bernflow.experiments.speed.suite import run_where_jax_computes
 from bernflow.experiments.speed.training import Training, regression, schools
-from bernflow.fit.loop import pick
+from bernflow.fit.evaluation import pick
 from bernflow.flows.autoregressive import BernsteinFlow
 from bernflow.flows.wide import WideBernsteinFlow
 from bernflow.objectives import Noise, stratified_noise
