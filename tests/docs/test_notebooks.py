@@ -1,6 +1,7 @@
 """Every tutorial is a notebook that runs and shows its results in rich form."""
 
 import ast
+import base64
 import importlib.util
 import re
 from pathlib import Path
@@ -20,7 +21,7 @@ def load(path):
     return module
 
 
-notebooks = load(ROOT / "docs" / "notebooks.py")
+notebooks, outputs_of = (load(ROOT / "docs" / f"{name}.py") for name in ("notebooks", "outputs"))
 PAGES = {page.stem: page for page in notebooks.pages()}
 # Tutorials need more than the packages that are always there.
 NEEDS = {"stan": "httpstan", "pymc": "pymc", "pictures-and-a-table": "formulaic"}
@@ -48,6 +49,36 @@ def test_a_notebook_has_the_code_and_the_text_of_its_page(name):
     assert changed  # something to show
     text = "".join(cell["source"] for cell in notebook["cells"] if cell["cell_type"] == "markdown")
     assert not re.search(r"\]\((?!https?:|#)", text)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_shows_what_its_code_shows(name):
+    text = PAGES[name].read_text(encoding="utf-8")
+    outputs = re.findall(rf"{outputs_of.BEGIN}\n(.*?){outputs_of.END}", text, flags=re.DOTALL)
+    assert any("```text\n" in output for output in outputs), f"run python docs/outputs.py {name}"
+    pictures = [picture for output in outputs for picture in re.findall(r"!\[[^]]+\]\(([^)]+)\)", output)]
+    assert bool(pictures) == ("image/png" in kinds_shown(name))
+    assert all((PAGES[name].parent / picture).stat().st_size > 5000 for picture in pictures)
+    # A notebook has its own.
+    assert outputs_of.BEGIN not in notebooks.text_of(notebooks.make(PAGES[name]))
+
+
+def test_outputs_are_written_below_their_block_and_replaced(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# A page\n\n```python\nprint(1)\n\nf\n```\n\nText\n\n```python\nx = 2\n```\n\nThe end\n")
+    picture = {"data": {"image/png": base64.b64encode(b"png").decode(), "text/plain": "<Figure>"}}
+
+    def cells(printed):
+        return iter([{"outputs": [{"name": "stdout", "text": printed}]}, {"outputs": [picture]}, {"outputs": []}])
+
+    for printed in ("one\n", "two\n"):
+        page.write_text(outputs_of.with_outputs(page, cells(printed), lambda code: code.count("\n\n") + 1, tmp_path))
+    shown = "*Output*\n\n```text\ntwo\n```\n\n![A page: the picture that the code draws](../assets/tutorials/page.png)"
+    assert page.read_text() == (
+        f"# A page\n\n```python\nprint(1)\n\nf\n```\n\n{outputs_of.BEGIN}\n{shown}\n{outputs_of.END}\n"
+        "\nText\n\n```python\nx = 2\n```\n\nThe end\n"
+    )
+    assert (tmp_path / "page.png").read_bytes() == b"png"
 
 
 def test_code_is_split_between_statements_only():
