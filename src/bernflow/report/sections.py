@@ -44,7 +44,12 @@ def _figures(d: Diagnostics) -> str:
         ("Effective draws", f"{100 * d.ess_fraction:.1f} %", f"{100 * d.ess_fraction_se:.1f}", "after weighting (ESS)"),
         ("ELBO", f"{d.elbo:.4f}", write_error(d.elbo_se), "evidence lower bound, nats"),
         ("Log evidence", f"{d.log_evidence:.4f}", write_error(d.log_evidence_se), "by importance sampling, nats"),
-        ("Divergence", f"{max(gap, 0.0):.4f}", "", "log evidence less ELBO: KL(q, posterior), nats"),
+        (
+            "Divergence",
+            "below 0.0001" if gap < 5e-5 else f"{gap:.4f}",
+            "",
+            "log evidence less ELBO: KL(q, posterior), nats",
+        ),
         ("Judged by", f"{d.num_draws:,}", "", "fresh draws"),
     ]
     if d.missing_mass is not None:

@@ -18,6 +18,7 @@ from bernflow.report.components import (
     list_components,
     strongest_pairs,
 )
+from bernflow.report.sections import verdict_section
 from bernflow.report.svg import inline_svg
 from bernflow.report.wording import describe_support, describe_values, escape, say_khat, words_of_setting
 
@@ -73,6 +74,15 @@ def test_a_large_khat_of_a_good_fit_is_explained(verdict, khat, words):
 )
 def test_small_errors_are_not_zero(error, text):
     assert write_error(error) == text
+
+
+@pytest.mark.parametrize(("gap", "text"), [(0.0, "below 0.0001"), (-1e-3, "below 0.0001"), (0.01234, "0.0123")])
+def test_a_divergence_is_never_zero(material, gap, text):
+    found = material()
+    diagnostics = dataclasses.replace(found.diagnostics, elbo=-5.0 - gap, log_evidence=-5.0)
+    assert f'<dt>Divergence</dt><dd class="value">{text}</dd>' in verdict_section(
+        dataclasses.replace(found, diagnostics=diagnostics)
+    )
 
 
 def test_every_quantity_has_a_share():
