@@ -118,9 +118,19 @@ def _figures(diagnostics: Diagnostics) -> list[tuple[str, str]]:
     return [
         ("k-hat", f"{d.khat:.2f}"),
         ("ESS", f"{100 * d.ess_fraction:.1f} %"),
-        ("ELBO", f"{d.elbo:.4f} ± {d.elbo_se:.4f}"),
-        ("log evidence", f"{d.log_evidence:.4f} ± {d.log_evidence_se:.4f}"),
+        ("ELBO", f"{d.elbo:.4f} ± {write_error(d.elbo_se)}"),
+        ("log evidence", f"{d.log_evidence:.4f} ± {write_error(d.log_evidence_se)}"),
     ]
+
+
+def write_error(error: float) -> str:
+    """Write a standard error with four digits after the point, or its size where they would all be zero.
+
+    Example:
+        >>> write_error(0.00123), write_error(2.3e-6)
+        ('0.0012', '2e-06')
+    """
+    return f"{error:.4f}" if not 0.0 < error < 5e-5 else f"{error:.0e}"
 
 
 def _number(value: float | str) -> str:
