@@ -12,7 +12,7 @@ from numpyro.distributions.constraints import Constraint
 from numpyro.distributions.distribution import Unit
 
 from bernflow.errors import ModelError
-from bernflow.keys import as_key, grid, quick
+from bernflow.keys import QUICK
 from bernflow.models.base import Site
 
 
@@ -36,7 +36,7 @@ def probe(function: Callable[[Key[Array, ""]], Any]) -> None:
         function(key)
         return key
 
-    jax.vmap(run)(grid(quick(as_key(0)), (1,)))
+    jax.vmap(run)(jax.random.wrap_key_data(jnp.zeros((1, 4), jnp.uint32), impl=QUICK))
 
 
 def describe(name: str, shape: tuple[int, ...], support: Constraint) -> Site:
