@@ -37,7 +37,7 @@ def figure_lines(posterior: Posterior, exact: float | None = None) -> Iterator[s
     yield f"{'k-hat':<14}{d.khat:>9.2f} ± {d.khat_se:.2f}     (below 0.7: weights are reliable)"
     yield f"{'ESS':<14}{100 * d.ess_fraction:>9.1f} %          of the draws, after weighting"
     yield f"{'ELBO':<14}{d.elbo:>9.4f} ± {d.elbo_se:.4f}"
-    yield f"{'log evidence':<14}{d.log_evidence:>9.4f} ± {d.log_evidence_se:.4f}{known}"
+    yield f"{'log evidence':<14}{d.log_evidence:>9.4f} ± {d.log_evidence_error}{known}"
     yield f"{'time':<14}{posterior.settings['wall_seconds']:>9.1f} s,  {posterior.settings['steps']} steps"
 
 

@@ -119,7 +119,7 @@ def _figures(diagnostics: Diagnostics) -> list[tuple[str, str]]:
         ("k-hat", f"{d.khat:.2f}"),
         ("ESS", f"{100 * d.ess_fraction:.1f} %"),
         ("ELBO", f"{d.elbo:.4f} ± {d.elbo_se:.4f}"),
-        ("log evidence", f"{d.log_evidence:.4f} ± {d.log_evidence_se:.4f}"),
+        ("log evidence", f"{d.log_evidence:.4f} ± {d.log_evidence_error}"),
     ]
 
 

@@ -42,7 +42,7 @@ def _figures(d: Diagnostics) -> str:
         ("k-hat", f"{d.khat:.2f}", f"{d.khat_se:.2f}", "shape of the tail of the weights; reliable up to 0.7"),
         ("Effective draws", f"{100 * d.ess_fraction:.1f} %", f"{100 * d.ess_fraction_se:.1f}", "after weighting (ESS)"),
         ("ELBO", f"{d.elbo:.4f}", f"{d.elbo_se:.4f}", "evidence lower bound, nats"),
-        ("Log evidence", f"{d.log_evidence:.4f}", f"{d.log_evidence_se:.4f}", "by importance sampling, nats"),
+        ("Log evidence", f"{d.log_evidence:.4f}", d.log_evidence_error, "by importance sampling, nats"),
         ("Divergence", f"{max(gap, 0.0):.4f}", "", "log evidence less ELBO: KL(q, posterior), nats"),
         ("Judged by", f"{d.num_draws:,}", "", "fresh draws"),
     ]
