@@ -13,9 +13,6 @@ import bernflow as bf
 from bernflow.experiments.targets import BENCHMARKS
 from bernflow.models.pymc.convert import MinibatchPyMCModel
 
-# In one worker, so that the fits are made once.
-pytestmark = pytest.mark.xdist_group("pymc")
-
 BENCHMARK = BENCHMARKS["eight-schools-noncentered"]
 SCHOOLS = [f"school {letter}" for letter in "ABCDEFGH"]
 

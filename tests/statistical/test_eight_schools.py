@@ -8,9 +8,6 @@ import pytest
 import bernflow as bf
 from bernflow.experiments.targets import BENCHMARKS, FUNNEL_SD
 
-# In one worker, so that the fits are made once.
-pytestmark = pytest.mark.xdist_group("eight-schools")
-
 NUM = 20_000
 # E[tau] by quadrature over log tau, with mu and the effects integrated out; the published script's draws have 0.55.
 MEAN_TAU = 3.598
