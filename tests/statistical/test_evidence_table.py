@@ -7,12 +7,14 @@ draws of the fit agrees with that by draws of the exact posterior within 5 stand
 heavy tails.
 """
 
+import jax
 import numpy as np
 import pytest
 from scipy import integrate, stats
 
 import bernflow as bf
 from bernflow.experiments.exactness import MODELS, examine
+from bernflow.models import as_model
 
 MAX_KHAT = 0.7
 # A simplex, a scale and a vector in two fits: what takes time is compilation.
@@ -43,6 +45,16 @@ def test_evidence_and_divergence():
 def test_evidence_and_divergence_of_all():
     assert len(MODELS) >= 12
     check([name for name in MODELS if name not in QUICK])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_exact_draws_are_points_of_the_model(name):
+    exact = MODELS[name]
+    model = as_model(exact.model, exact.args, {})
+    draws = exact.draws(np.random.default_rng(0), 3)
+    assert {site: values.shape for site, values in draws.items()} == {s.name: (3, *s.shape) for s in model.sites}
+    # Traced, not evaluated: what takes time is compilation.
+    assert jax.eval_shape(jax.vmap(model.log_density), draws).shape == (3,)
 
 
 @pytest.mark.parametrize("name", ["beta-binomial", "normal-variance", "gamma-exponential", "student-location"])
