@@ -1,5 +1,6 @@
 """The truth about a target: exact draws, posteriordb's reference draws, or a long run of NUTS that is kept on disk."""
 
+import io
 import json
 from os import PathLike
 from pathlib import Path
@@ -81,7 +82,8 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         FileFormatError: whatever is wrong with the file.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:  # looks at the checksum of all that is read
+        # Of bytes, because NumPy leaves a file open that is no archive. It looks at the checksum of all that it reads.
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
             header = json.loads(str(file[HEADER]))
             chains = {name: file[name] for name in header["sites"]}
         return {name: header[name] for name in ("settings", "verdict", "status")}, chains
