@@ -25,6 +25,14 @@ def pytest_unconfigure(config):
     config.compiled.cleanup()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _compile_in_the_foreground():
+    """Leave the other core to the other worker: what is compiled ahead is not always needed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bernflow.background.num_cores", lambda: 1)
+        yield
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _free_compiled_functions():
     """Forget what a module compiled: every compiled function holds mappings of memory, whose number is limited."""

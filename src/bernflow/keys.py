@@ -1,9 +1,15 @@
-"""Random keys: an integer seed or a JAX key, never a hidden default."""
+"""Random keys: an integer seed or a JAX key, never a hidden default.
 
+Keys that the host hands out are derived by NumPy: JAX would compile its hash for every number of them, and once more
+inside of every function that splits a key.
+"""
+
+import math
 import operator
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Key, UInt32
 
 from bernflow.errors import ArgumentError
@@ -26,7 +32,7 @@ def as_key(key: object) -> Key[Array, ""]:
     if not isinstance(key, bool | jax.Array):
         try:
             # Seeds wrap at 32 bits, so that they mean the same in single and in double precision.
-            return jax.random.key(operator.index(key) % 2**32, impl=GENERATOR)  # type: ignore[arg-type]
+            return _convert(np.array([0, operator.index(key) % 2**32], np.uint32))  # type: ignore[arg-type]
         except TypeError:
             pass
     raise ArgumentError(f"key={key!r} is not a random key: expected an integer seed or one jax.random.key(seed).")
@@ -37,6 +43,70 @@ def portable(key: Key[Array, "..."]) -> Key[Array, "..."]:
     return jax.random.wrap_key_data(jax.random.key_data(key)[..., :2], impl="threefry2x32")
 
 
-def _convert(data: UInt32[Array, " n"]) -> Key[Array, ""]:
+def quick(key: Key[Array, ""]) -> Key[Array, ""]:
+    """Return a key that splits without a hash, whose compilation takes long: for points of which any will do.
+
+    Example:
+        >>> jax.random.key_impl(quick(as_key(1)))
+        'unsafe_rbg'
+    """
+    return jax.random.wrap_key_data(jnp.resize(jax.random.key_data(key), (4,)), impl="unsafe_rbg")
+
+
+def nth(key: Key[Array, ""], number: int) -> Key[Array, ""]:
+    """Derive the key of a number from a key, outside of compiled code.
+
+    Example:
+        >>> nth(as_key(1), 0) == nth(as_key(1), 1)
+        Array(False, dtype=bool)
+    """
+    return _wrap(key, _seeds(key, number), ())
+
+
+def spawn(key: Key[Array, ""], num: int) -> list[Key[Array, ""]]:
+    """Derive several keys from a key, outside of compiled code.
+
+    Example:
+        >>> first, second = spawn(as_key(1), 2)
+    """
+    return [nth(key, number) for number in range(num)]
+
+
+def grid(key: Key[Array, ""], shape: tuple[int, ...]) -> Key[Array, "..."]:
+    """Derive an array of keys from a key, outside of compiled code.
+
+    Example:
+        >>> grid(as_key(1), (2, 3)).shape
+        (2, 3)
+    """
+    return _wrap(key, _seeds(key), shape)
+
+
+def generator(key: Key[Array, ""]) -> np.random.Generator:
+    """Return NumPy's generator, seeded by a key, for random numbers that the host needs.
+
+    Example:
+        >>> bool(generator(as_key(1)).random() == generator(as_key(1)).random())
+        True
+    """
+    return np.random.default_rng(_seeds(key, -1))
+
+
+def _seeds(key: Key[Array, ""], *path: int) -> np.random.SeedSequence:
+    # Numbers of a path are not negative.
+    return np.random.SeedSequence(np.asarray(jax.random.key_data(key)).tolist(), spawn_key=[n + 1 for n in path])
+
+
+def _wrap(key: Key[Array, ""], seeds: np.random.SeedSequence, shape: tuple[int, ...]) -> Key[Array, "..."]:
+    """Make keys of the same generator as a key's."""
+    width = jax.random.key_data(key).shape[-1]
+    words = seeds.generate_state(math.prod(shape) * width).reshape(*shape, width)
+    return jax.random.wrap_key_data(
+        words,  # type: ignore[arg-type]
+        impl=jax.random.key_impl(key),
+    )
+
+
+def _convert(data: UInt32[Array | np.ndarray, " n"]) -> Key[Array, ""]:
     """Repeat the two words of a default key, as JAX itself does when it seeds this generator."""
-    return jax.random.wrap_key_data(jnp.resize(data, (4,)), impl=GENERATOR)
+    return jax.random.wrap_key_data(np.resize(np.asarray(data), (4,)), impl=GENERATOR)  # type: ignore[arg-type]

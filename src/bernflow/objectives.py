@@ -54,14 +54,14 @@ def antithetic_noise(
     return jnp.concatenate([z, flow.mirror(z)], -2)[..., :num, :]
 
 
-def stratified_noise(flow: AbstractScoredFlow, key: Key[Array, ""], num: int, steps: tuple[int, ...] = ()) -> Noise:
+def stratified_noise(flow: AbstractScoredFlow, keys: Key[Array, "2"], num: int, steps: tuple[int, ...] = ()) -> Noise:
     """Draw noise that visits every tail: half of the particles have one coordinate widened.
 
     A coefficient of the polynomial far from the center is met by one draw in a thousand; widening one coordinate at
     a time shows it often, and the density ratio, which is at most 2, keeps the estimate unbiased. Arguments are
-    those of `antithetic_noise`.
+    those of `antithetic_noise`, but there are two keys.
     """
-    noise_key, choice_key = jax.random.split(key)
+    noise_key, choice_key = keys
     z = antithetic_noise(flow, noise_key, num, steps)
     # One number chooses the coordinate and, by falling beyond the last one, that none is widened.
     choice = jnp.floor(jax.random.uniform(choice_key, (*steps, num, 1)) * (flow.dim / WIDE_SHARE))

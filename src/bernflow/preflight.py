@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
+from bernflow.background import BackgroundJit
 from bernflow.errors import ModelError
+from bernflow.keys import quick
 from bernflow.models.base import Theta
 from bernflow.models.inputs import user_code
 from bernflow.placement import replicated
@@ -32,7 +34,7 @@ def preflight(target: Target, starts: Float[Array, "k p"]) -> Float[Array, "usab
     finite = np.isfinite(values)
     usable = finite & np.isfinite(gradients).all(axis=1)
     if usable.any():
-        return starts[usable]
+        return jnp.asarray(np.asarray(starts)[usable])
     if not finite.any():
         raise ModelError(_blame_density(target, starts))
     raise ModelError(_blame_gradient(target, gradients[finite]))
@@ -75,7 +77,7 @@ def _model_density(target: Target, x: Float[Array, " p"]) -> Array:
     return jnp.asarray(target.model.log_density(theta))
 
 
-@eqx.filter_jit
+@BackgroundJit
 def _values_and_gradients(target: Target, starts: Array) -> tuple[Array, Array]:
     return replicated(jax.vmap(jax.value_and_grad(target.log_density))(starts))
 
@@ -89,10 +91,10 @@ def _terms(target: Target, starts: Array) -> tuple[Theta, Array]:
     return jax.vmap(one)(starts)
 
 
-@eqx.filter_jit
+@BackgroundJit
 def draw_starts(target: Target, key: Key[Array, ""], num: int) -> Float[Array, "num p"]:
     """Draw candidate starts as `starting_points` does, without a look at the user's own."""
-    key_uniform, key_prior = jax.random.split(key)
+    key_uniform, key_prior = jax.random.split(quick(key))
     starts = jax.random.uniform(key_uniform, (num, target.dim), minval=-RADIUS, maxval=RADIUS)
     num_prior = num // 2
 

@@ -87,7 +87,9 @@ def test_path_and_pathwise_gradients_have_the_same_expectation(stratified):
     noise = Noise(z, jnp.zeros(num))
     if stratified:
         # One particle at a time, so that draws are independent and standard errors mean what they say.
-        noise = jax.vmap(lambda key: stratified_noise(flow, key, 1))(jax.random.split(jax.random.key(2), num))
+        noise = jax.vmap(lambda key: stratified_noise(flow, jax.random.split(key), 1))(
+            jax.random.split(jax.random.key(2), num)
+        )
         noise = Noise(noise.z[:, 0], noise.log_ratio[:, 0])
     path = flat(path_gradients(flow, target, noise, jnp.asarray(0.0)), num)
     pathwise = flat(pathwise_gradients(flow, target, z), num)
@@ -131,7 +133,7 @@ def test_path_gradient_vanishes_for_every_draw_at_the_posterior(power):
     loc = jnp.array([1.0, -2.0, 3.0])
     target = make_target(lambda x: -0.5 * jnp.sum(jnp.linalg.solve(tril, x - loc) ** 2), 3)
     flow = BernsteinFlow(jax.random.key(0), TriangularAffine(loc, tril), order=5, width=4)
-    noise = stratified_noise(flow, jax.random.key(1), 50)
+    noise = stratified_noise(flow, jax.random.split(jax.random.key(1)), 50)
     gradients = flat(path_gradients(flow, target, noise, jnp.asarray(power)), 50)
     np.testing.assert_allclose(gradients, 0.0, atol=1e-9)
     # The pathwise estimator is noisy even there.
@@ -158,7 +160,7 @@ def test_log_weights_are_those_of_the_draws():
 def test_stratified_noise_has_the_moments_of_the_base(noise, variance, fourth):
     num = 200_000
     flow = make_flow(3, noise)
-    drawn = stratified_noise(flow, jax.random.key(3), num)
+    drawn = stratified_noise(flow, jax.random.split(jax.random.key(3)), num)
     z, ratio = np.asarray(drawn.z), np.exp(drawn.log_ratio)
     assert ratio.max() <= 2.0 + 1e-12
     moments = {
@@ -181,7 +183,7 @@ def test_stratified_noise_has_the_moments_of_the_base(noise, variance, fourth):
 def test_zero_densities_leave_the_gradient_finite(zero_where, power):
     target = make_target(lambda x: jnp.where(zero_where(x), -jnp.inf, banana(x)), 2)
     flow = make_flow()
-    noise = stratified_noise(flow, jax.random.key(1), 32)
+    noise = stratified_noise(flow, jax.random.split(jax.random.key(1)), 32)
     for estimate in (
         pathwise_gradient(flow, target, noise.z),
         path_gradient(flow, target, noise, jnp.asarray(power)),

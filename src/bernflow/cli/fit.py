@@ -19,7 +19,7 @@ from bernflow.runs.source import load_model, split_name
 
 MAX_ROWS = 30
 # Options that go to `bernflow.fit` as they are.
-FIT_OPTIONS = ("family", "order", "steps", "restarts", "components")
+FIT_OPTIONS = ("family", "order", "steps", "tolerance", "restarts", "components")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,6 +51,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     fit.add_argument("--family", default="bernstein", metavar="NAME", help="family of flows (default: bernstein)")
     fit.add_argument("--order", type=_count, metavar="N", help="order of the polynomials (default: 20)")
     fit.add_argument("--steps", type=_count, metavar="N", help="training steps (default: until nothing is gained)")
+    fit.add_argument(
+        "--tolerance",
+        type=float,
+        metavar="NATS",
+        help="train until the estimated KL divergence is below this, such as 0.01 (default: until nothing is gained)",
+    )
     fit.add_argument(
         "--restarts",
         type=_count,

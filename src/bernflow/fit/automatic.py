@@ -2,17 +2,18 @@
 
 import dataclasses
 
-import jax
 import numpy as np
 from jaxtyping import Array, Key
 
 from bernflow.diagnostics.verdict import MISSING_USABLE
+from bernflow.fit.building import flows_at
 from bernflow.fit.devices import Devices
-from bernflow.fit.engine import Refiner, find_starts, flows_at, initial_flows, train_and_judge
+from bernflow.fit.engine import Refiner, find_starts, initial_flows, train_and_judge
 from bernflow.fit.modes import PART_GAIN, distinct_places
 from bernflow.fit.resume import Resumption
 from bernflow.fit.settings import Settings
 from bernflow.fit.start import Gaussian
+from bernflow.keys import nth, spawn
 from bernflow.posterior import Posterior
 from bernflow.target import Target
 
@@ -36,7 +37,7 @@ def fit_target(
     devices: Devices | None = None,
 ) -> Posterior:
     """Fit one flow; where it misses mass that other starts found, or is not good and they lie elsewhere, several."""
-    start_key, flow_key, train_key = jax.random.split(key, 3)
+    start_key, flow_key, train_key = spawn(key, 3)
     flows, probes = initial_flows(target, settings, start_key, flow_key, devices)
     memory = None if resumption is None else resumption.loop()
     posterior = train_and_judge(
@@ -44,7 +45,7 @@ def fit_target(
     )
     if probes is None or not _may_mix(settings, target, posterior, probes):
         return posterior
-    again_key, flow_key, train_key = jax.random.split(jax.random.fold_in(key, 1), 3)
+    again_key, flow_key, train_key = spawn(nth(key, 3), 3)
     starts = find_starts(target, NUM_PATHS, again_key, devices)
     places = _promising(starts, posterior.diagnostics.elbo)[:MAX_PLACES]
     if len(places) < 2:

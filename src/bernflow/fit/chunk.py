@@ -10,7 +10,9 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, Key, PyTree
 
+from bernflow.background import BackgroundJit
 from bernflow.flows.base import AbstractFlow
+from bernflow.keys import as_key, grid
 from bernflow.objectives import Estimate, Noise, antithetic_noise, path_gradient, pathwise_gradient, stratified_noise
 from bernflow.placement import over_particles, replicated
 from bernflow.target import Target
@@ -40,8 +42,14 @@ def begin(flows: AbstractFlow, optimizer: optax.GradientTransformation) -> Train
 
     A loop over few and long arrays runs and compiles far faster than one over many short ones.
     """
-    state = jax.vmap(lambda arrays: optimizer.init(ravel_pytree(arrays)[0]))(eqx.filter(flows, eqx.is_inexact_array))
-    return Trainee(flows, state, jnp.zeros(num_stacked(flows), jnp.int32))
+    return Trainee(flows, _initial_state(flows, optimizer), jnp.asarray(np.zeros(num_stacked(flows), np.int32)))
+
+
+def _fresh(flows: AbstractFlow, optimizer: optax.GradientTransformation) -> PyTree:
+    return jax.vmap(lambda arrays: optimizer.init(ravel_pytree(arrays)[0]))(eqx.filter(flows, eqx.is_inexact_array))
+
+
+_initial_state = BackgroundJit(_fresh)
 
 
 def num_stacked(flows: AbstractFlow) -> int:
@@ -49,11 +57,11 @@ def num_stacked(flows: AbstractFlow) -> int:
     return jax.tree.leaves(eqx.filter(flows, eqx.is_array))[0].shape[0]
 
 
-@eqx.filter_jit
+@BackgroundJit
 def run_chunk(
     trainee: Trainee,
     target: Target,
-    key: Key[Array, ""],
+    keys: Key[Array, "r n 2"],
     rates: Float[Array, " c"],
     powers: Float[Array, " r"],
     *,
@@ -63,11 +71,9 @@ def run_chunk(
 ) -> tuple[Trainee, Trace]:
     """Take one step per learning rate, all restarts at once; a rate of zero leaves the flow as it is.
 
-    A step whose update is not finite is skipped and counted.
+    A step whose update is not finite is skipped and counted. Keys have the `key_shape` of so many steps.
     """
-    num_restarts, num_steps = powers.shape[0], rates.shape[0]
-    at_once = _steps_at_once(num_steps, num_restarts * num_particles * trainee.flow.dim)
-    keys = jax.random.split(key, (num_restarts, num_steps // at_once))
+    at_once = rates.shape[0] // keys.shape[1]
     # Integers, such as the permutations of a coupling flow, differ between restarts and are not trained.
     arrays, fixed = eqx.partition(trainee.flow, eqx.is_inexact_array)
 
@@ -91,9 +97,9 @@ def run_chunk(
             return (vector, state, skipped + (counts & ~finite)), log_weights
 
         def several_steps(carry, inputs):
-            key, rates = inputs
+            keys, rates = inputs
             flow = eqx.combine(unravel(carry[0]), fixed)
-            return jax.lax.scan(step, carry, (_draw(flow, key, num_particles, at_once, use_score), rates))
+            return jax.lax.scan(step, carry, (_draw(flow, keys, num_particles, at_once, use_score), rates))
 
         inputs = (keys, rates.reshape(-1, at_once))
         (vector, state, skipped), trace = jax.lax.scan(several_steps, (start, state, skipped), inputs)
@@ -105,16 +111,42 @@ def run_chunk(
     return replicated((Trainee(eqx.combine(arrays, fixed), state, skipped), Trace(*trace)))
 
 
-def _steps_at_once(num_steps: int, size: int) -> int:
-    """Return for how many steps noise is drawn at once, of `size` numbers each: as many as memory allows."""
-    return max(n for n in range(1, num_steps + 1) if num_steps % n == 0 and (n == 1 or n * size <= MAX_NOISE))
+def key_shape(flow: AbstractFlow, num_restarts: int, num_steps: int, num_particles: int) -> tuple[int, int, int]:
+    """Return the shape of the keys of `run_chunk`: noise is drawn for as many steps at once as memory allows."""
+    size = num_restarts * num_particles * flow.dim
+    at_once = max(n for n in range(1, num_steps + 1) if num_steps % n == 0 and (n == 1 or n * size <= MAX_NOISE))
+    return num_restarts, num_steps // at_once, 2
 
 
-def _draw(flow, key, num_particles: int, num_steps: int, use_score: bool) -> Noise:
+def prepare_chunk(
+    flows: AbstractFlow,
+    target: Target,
+    *,
+    optimizer: optax.GradientTransformation,
+    num_particles: int,
+    use_score: bool,
+) -> None:
+    """Begin to compile `run_chunk` in the background, for flows of these shapes."""
+    num = num_stacked(flows)
+    _initial_state.prepare(flows, optimizer)
+    state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), eqx.filter_eval_shape(_fresh, flows, optimizer))
+    run_chunk.prepare(
+        Trainee(flows, state, np.zeros(num, np.int32)),  # type: ignore[arg-type]
+        target,
+        grid(as_key(0), key_shape(flows, num, CHUNK, num_particles)),
+        np.zeros(CHUNK),
+        np.zeros(num),
+        optimizer=optimizer,
+        num_particles=num_particles,
+        use_score=use_score,
+    )
+
+
+def _draw(flow, keys, num_particles: int, num_steps: int, use_score: bool) -> Noise:
     """Draw the noise of several steps."""
     if use_score:
-        return stratified_noise(flow, key, num_particles, (num_steps,))
-    z = antithetic_noise(flow, key, num_particles, (num_steps,))
+        return stratified_noise(flow, keys, num_particles, (num_steps,))
+    z = antithetic_noise(flow, keys[0], num_particles, (num_steps,))
     return Noise(z, jnp.zeros(z.shape[:-1]))
 
 

@@ -11,14 +11,17 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, Key
+from jaxtyping import Array, Key
 
 from bernflow.diagnostics.verdict import Diagnostics, judge, say_improper
 from bernflow.fit import modes
+from bernflow.fit.ahead import compile_ahead
+from bernflow.fit.building import flows_at
 from bernflow.fit.chunk import begin, num_stacked
 from bernflow.fit.devices import Devices
+from bernflow.fit.evaluation import evaluate, num_diagnostic_draws, pick, weigh
 from bernflow.fit.interruption import Interruption
-from bernflow.fit.loop import NUM_DIAGNOSTIC_DRAWS, Method, Place, evaluate, pick, train, weigh
+from bernflow.fit.loop import Method, Place, train
 from bernflow.fit.probes import mass_elsewhere
 from bernflow.fit.progress import Recorder
 from bernflow.fit.rays import find_endless
@@ -26,6 +29,7 @@ from bernflow.fit.resume import LoopMemory
 from bernflow.fit.settings import FULL_RATE_DIM, Settings
 from bernflow.fit.start import Gaussian, find_start
 from bernflow.flows.base import AbstractDistribution, AbstractFlow, AbstractScoredFlow
+from bernflow.keys import nth, spawn
 from bernflow.placement import fetched
 from bernflow.posterior import Posterior
 from bernflow.precision import use_precision
@@ -52,19 +56,31 @@ def initial_flows(
     settings.family.check(target.dim)
     num = max(num_starts(target.dim), settings.restarts * (4 if settings.restarts > 1 else 1))
     if settings.family.use_start:
-        starts = find_starts(target, num, start_key, devices)
+        starts = find_starts(target, num, start_key, devices, settings)
         chosen = np.array(modes.distinct_starts(starts, settings.restarts))
         return flows_at(settings, target.dim, starts, chosen, flow_key), starts
     points, _ = _usable_points(_spread(target, devices), num, start_key)
-    same = Gaussian(points[:1], jnp.eye(target.dim)[None], jnp.zeros(1))
+    same = Gaussian(points[:1], np.eye(target.dim)[None], np.zeros(1))
     return flows_at(settings, target.dim, same, np.zeros(settings.restarts, int), flow_key), None
 
 
-def find_starts(target: Target, num: int, key: Key[Array, ""], devices: Devices | None = None) -> Gaussian:
-    """Return the Gaussians that Newton paths from so many points have found, stacked, the best first."""
+def find_starts(
+    target: Target,
+    num: int,
+    key: Key[Array, ""],
+    devices: Devices | None = None,
+    next_fit: Settings | None = None,
+) -> Gaussian:
+    """Return the Gaussians that Newton paths from so many points have found, stacked, the best first, on the host.
+
+    Meanwhile what a fit with settings `next_fit` needs is compiled.
+    """
     spread = _spread(target, devices)
     points, path_key = _usable_points(spread, num, key)
-    return fetched(find_start(spread, points, path_key))
+    # Arrays spread over devices would have to lie where they will.
+    if next_fit is not None and devices is None:
+        compile_ahead(target, next_fit)
+    return jax.tree.map(np.asarray, find_start(spread, points, path_key))
 
 
 def _spread(target: Target, devices: Devices | None) -> Target:
@@ -74,29 +90,10 @@ def _spread(target: Target, devices: Devices | None) -> Target:
 
 def _usable_points(target: Target, num: int, key: Key[Array, ""]) -> tuple[Array, Array]:
     """Return points of finite density, and a key for what comes next."""
-    points_key, path_key = jax.random.split(key)
-    usable = preflight(target, starting_points(target, points_key, num))
+    points_key, path_key = spawn(key, 2)
+    usable = np.asarray(preflight(target, starting_points(target, points_key, num)))
     # Unusable points are replaced, not dropped: the number of paths is part of the compiled shape.
-    return usable[jnp.arange(num) % len(usable)], path_key
-
-
-def flows_at(
-    settings: Settings, dim: int, starts: Gaussian, chosen: Int[np.ndarray, " r"], key: Key[Array, ""]
-) -> AbstractFlow:
-    """Return stacked flows, each at a chosen start."""
-    keys = jax.random.split(key, len(chosen))
-    make = _build_flows if settings.family.compiled else _build_one_by_one
-    return fetched(make(settings.family.build, settings.spec(dim), keys, starts.loc[chosen], starts.factor[chosen]))
-
-
-@eqx.filter_jit
-def _build_flows(build, spec, keys, loc, factor):
-    return eqx.filter_vmap(lambda key, loc, factor: build(key, spec, loc, factor))(keys, loc, factor)
-
-
-def _build_one_by_one(build, spec, keys, loc, factor):
-    flows = [build(key, spec, *start) for key, *start in zip(keys, loc, factor, strict=True)]
-    return jax.tree.map(lambda first, *others: jnp.stack([first, *others]) if eqx.is_array(first) else first, *flows)
+    return jnp.asarray(usable[np.arange(num) % len(usable)]), path_key
 
 
 def num_starts(dim: int) -> int:
@@ -135,8 +132,9 @@ def train_and_judge(
         num_particles=settings.num_particles,
         use_score=use_score,
         cover=settings.family.cover,
+        tolerance=settings.tolerance,
     )
-    loop_key, choice_key, judge_key = jax.random.split(key, 3)
+    loop_key, choice_key, judge_key = spawn(key, 3)
     done_before = 0 if earlier is None else int(earlier.settings["steps"])
     recorder = Recorder(progress, settings.num_particles, done_before)
 
@@ -165,15 +163,15 @@ def train_and_judge(
             spread = _spread(target, devices)
             best, distribution, missing = _choose(flows, spread, choice_key, settings.components or 1)
             distribution = fetched(distribution)
-            draws, log_weights = weigh(distribution, spread, judge_key, NUM_DIAGNOSTIC_DRAWS)
-            skipped = int(trainee.num_skipped[best])
+            draws, log_weights = weigh(distribution, spread, judge_key, num_diagnostic_draws(spread.model))
+            skipped = int(np.asarray(trainee.num_skipped)[best])
             diagnostics = judge(log_weights, missing_mass=missing, num_failed_steps=skipped)
             if probes is not None and np.isfinite(diagnostics.log_evidence):
                 elsewhere = mass_elsewhere(probes, spread, draws, diagnostics.log_evidence, choice_key)
                 if elsewhere > (missing or 0.0):
                     diagnostics = judge(log_weights, missing_mass=elsewhere, num_failed_steps=skipped)
             thorough = diagnostics.verdict == "poor" and done >= MIN_STEPS_THOROUGH
-            start = None if probes is None else (np.asarray(probes.loc[0]), np.asarray(probes.factor[0]))
+            start = None if probes is None else (probes.loc[0], probes.factor[0])
             endless = find_endless(distribution, spread, draws, log_weights, judge_key, thorough, start)
             if endless is not None:
                 diagnostics = say_improper(diagnostics, *endless)
@@ -236,7 +234,7 @@ def _choose(
         parts = modes.choose_parts(densities, components)
         chosen = jax.tree.map(lambda leaf: leaf[np.array(parts)] if eqx.is_array(leaf) else leaf, flows)
         # Fresh draws, more of them where there were many flows: the choice is made, the weights are not.
-        densities = modes.cross_densities(chosen, target, jax.random.fold_in(key, 1))
+        densities = modes.cross_densities(chosen, target, nth(key, 1))
         return best, modes.merge([pick(flows, jnp.asarray(i)) for i in parts], densities), None
     return best, pick(flows, jnp.asarray(best)), modes.missing_mass(densities, best)
 

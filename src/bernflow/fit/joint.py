@@ -16,6 +16,7 @@ from bernflow.fit.chunk import CHUNK, Trace
 from bernflow.fit.loop import WARM_UP
 from bernflow.fit.steps import network_steps_at_once, scan
 from bernflow.flows.base import AbstractFlow
+from bernflow.keys import grid, nth
 from bernflow.models.base import AbstractJointModel
 from bernflow.objectives import antithetic_noise, joint_gradient
 from bernflow.placement import over_particles, replicated
@@ -245,7 +246,7 @@ def train_jointly(
             )
         elif pad:
             indices = jnp.concatenate([indices, *[indices[-1:]] * pad])
-        keys = jax.random.split(jax.random.fold_in(key, done), longest)
+        keys = grid(nth(key, done), (longest,))
         trainee, trace = _run_chunk((light, layout, anchor, rows, indices), trainee, keys, chunk_rates, method)
         done += length
         report(done, steps, Trace(*(np.asarray(leaf)[None, :length] for leaf in trace)))

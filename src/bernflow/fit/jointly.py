@@ -23,13 +23,14 @@ from bernflow.fit.engine import (
     num_starts,
     train_and_judge,
 )
-from bernflow.fit.loop import NUM_DIAGNOSTIC_DRAWS, weigh
+from bernflow.fit.evaluation import NUM_DIAGNOSTIC_DRAWS, num_diagnostic_draws, weigh
 from bernflow.fit.many_rows import MAX_JUDGED_ROWS, find_mode, judge_by_part, say_part
 from bernflow.fit.progress import Recorder
 from bernflow.fit.rays import find_endless
 from bernflow.fit.resume import Resumption
 from bernflow.fit.settings import Settings
 from bernflow.fit.start import Gaussian, find_start
+from bernflow.keys import generator, spawn
 from bernflow.models import Model
 from bernflow.models.base import AbstractJointModel
 from bernflow.models.inputs import user_code
@@ -106,12 +107,12 @@ def fit_jointly(
     rows, so that the posterior given the network is as accurate as that of any other model.
     """
     training = training or NetworkTraining()
-    start_key, joint_key, final_key = jax.random.split(key, 3)
+    start_key, joint_key, final_key = spawn(key, 3)
     # Rows travel in batches alone: what is compiled for the rest must not take them along.
     without_rows = _of_all_processes(model, devices).without_rows()
     light = Target(without_rows)
     size = batch_size or own_batch_size(model) or min(DEFAULT_BATCH_SIZE, model.num_rows())
-    seed = int(jax.random.randint(joint_key, (), 0, 2**31 - 1))
+    seed = int(generator(joint_key).integers(2**31 - 1))
     batches = _batches(model, size, seed, devices)
     has_weights = model.trained()[0] is not None
     many = batches.total_rows > MAX_JUDGED_ROWS and _is_anchored(model, batches)
@@ -168,7 +169,7 @@ def fit_jointly(
                 diagnostics = say_part(judge(part.log_weights, num_failed_steps=skipped), part, batches)
             else:
                 spread = Target(model if devices is None else devices.spread(model))
-                draws, log_weights = weigh(flow, spread, final_key, NUM_DIAGNOSTIC_DRAWS)
+                draws, log_weights = weigh(flow, spread, final_key, num_diagnostic_draws(spread.model))
                 diagnostics = judge(log_weights, num_failed_steps=skipped)
                 endless = find_endless(flow, spread, draws, log_weights, final_key)
                 if endless is not None:
@@ -177,7 +178,7 @@ def fit_jointly(
         return Posterior(flow, layout_of(model), model, diagnostics, history, chosen, refiner)
     frozen = Target(model.frozen(*fetched((trainee.weights, trainee.state))))
     given_network = dataclasses.replace(settings, steps=None)
-    flow_keys = jax.random.split(final_key, 3)
+    flow_keys = spawn(final_key, 3)
     flows, probes = initial_flows(frozen, given_network, flow_keys[0], flow_keys[1], devices)
     posterior = train_and_judge(
         frozen,
@@ -260,7 +261,7 @@ def _initial_gaussian(
     target: Target, density: joint.BatchDensity, settings: Settings, key: Key[Array, ""]
 ) -> tuple[Gaussian, Key[Array, ""]]:
     """Return mode and curvature of what the first rows say of the posterior, and a key for the flow there."""
-    points_key, path_key, flow_key = jax.random.split(key, 3)
+    points_key, path_key, flow_key = spawn(key, 3)
     points = starting_points(target, points_key, num_starts(target.dim))
     if not settings.family.use_start:
         return Gaussian(points[0], jnp.eye(target.dim), jnp.zeros(())), flow_key

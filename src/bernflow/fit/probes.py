@@ -5,13 +5,13 @@ there is a mode near them, and the Gaussian that each has found is a probe: impo
 lies in its ellipsoid, and counting tells how many draws of the fit lie there. That needs no inverse of the flow.
 """
 
-import jax
 import numpy as np
 from jaxtyping import Array, Float, Key
 
 from bernflow.fit.modes import distinct_places, radius
 from bernflow.fit.start import Gaussian
 from bernflow.flows.base import LOG_2PI
+from bernflow.keys import generator, nth
 from bernflow.posterior import sampling
 from bernflow.target import Target
 
@@ -40,7 +40,7 @@ def mass_elsewhere(
             continue
         loc, factor = np.asarray(probes.loc[i], np.float64), np.asarray(probes.factor[i], np.float64)
         held = float(np.mean(_squared_norm(draws, loc, factor) < radius(len(loc))))
-        log_mass = _log_mass_inside(target, loc, factor, jax.random.fold_in(key, count))
+        log_mass = _log_mass_inside(target, loc, factor, nth(key, count))
         if held < COVERED * np.exp(log_mass - np.logaddexp(log_evidence, log_mass)):
             missed.append(log_mass)
     total = np.logaddexp.reduce([log_evidence, *missed])
@@ -49,7 +49,7 @@ def mass_elsewhere(
 
 def _log_mass_inside(target: Target, loc: np.ndarray, factor: np.ndarray, key: Key[Array, ""]) -> float:
     """Estimate the log of the unnormalised posterior mass in the ellipsoid of a Gaussian by its draws."""
-    z = np.asarray(jax.random.normal(key, (NUM_DRAWS, len(loc))), np.float64)
+    z = generator(key).standard_normal((NUM_DRAWS, len(loc)))
     log_g = -0.5 * np.sum(z**2 + LOG_2PI, -1) - np.linalg.slogdet(factor)[1]
     log_p = sampling.log_density(target.layout, target.model, loc + z @ factor.T)
     inside = (np.sum(z**2, -1) < radius(len(loc))) & np.isfinite(log_p)

@@ -12,8 +12,6 @@ import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-import equinox as eqx
-import jax
 import numpy as np
 from jaxtyping import Array, Float, Key
 
@@ -21,6 +19,7 @@ from bernflow.diagnostics.properness import LOWEST_PLATEAU, endless_until
 from bernflow.fit.ridges import endless_scales
 from bernflow.flows.base import LOG_2PI, AbstractDistribution, AbstractFlow
 from bernflow.flows.mixture import Mixture
+from bernflow.keys import generator
 from bernflow.posterior import sampling
 from bernflow.target import Target
 
@@ -121,7 +120,7 @@ def _maps(
     With each come some of its noise, whether it has to do with the fit, and the noise that reaches as far as the draws.
     """
     ones = np.ones(distribution.dim)
-    noise = np.asarray(jax.random.normal(key, (NUM_NOISE, distribution.dim)))
+    noise = generator(key).standard_normal((NUM_NOISE, distribution.dim))
     if ran_away:  # to where there is no density; where the paths of the start began, there was one
         yield noise, _affine(np.zeros(distribution.dim), np.eye(distribution.dim)), False, ones
     if not len(core):
@@ -135,9 +134,9 @@ def _maps(
         flow = distribution
 
         def push(z: np.ndarray, rest: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            return sampling.in_blocks(lambda part, _: _push_block(flow, *part), (z, rest))
+            return sampling.in_blocks(lambda part, _: sampling.push_block(flow, *part), (z, rest))
 
-        yield np.asarray(flow.sample_base(key, NUM_NOISE)), push, True, ones
+        yield np.asarray(sampling.noise_block(flow, key))[:NUM_NOISE], push, True, ones
 
 
 def _make_rays(noise: Float[np.ndarray, "s p"], stretch: Float[np.ndarray, " p"]) -> Rays:
@@ -230,12 +229,6 @@ def _affine(center: Float[np.ndarray, " p"], factor: Float[np.ndarray, "p p"]) -
         return center + z @ factor.T, log_det + 0.5 * np.sum(rest**2 + LOG_2PI, -1)
 
     return push
-
-
-@eqx.filter_jit
-def _push_block(flow: AbstractFlow, z: Float[Array, "s p"], rest: Float[Array, "s p"]) -> tuple[Array, Array]:
-    x, log_det = jax.vmap(flow.transform_and_log_det)(z)
-    return x, log_det - jax.vmap(flow.base_log_prob)(rest)
 
 
 def _reach(push: Push, rays: Rays, ray: int, draws: Float[np.ndarray, "s p"]) -> Float[np.ndarray, " p"]:

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from bernflow.diagnostics.properness import endless_until
 from bernflow.flows.base import LOG_2PI
+from bernflow.keys import generator
 from bernflow.posterior.sampling import num_rows
 from bernflow.target import Target
 
@@ -44,7 +45,7 @@ def endless_scales(
         return np.zeros(num)
     axes = np.repeat(np.arange(num), 2)  # scales come first
     offsets = np.tile([1.0, -1.0], num)[:, None] * RADII
-    noise = jax.random.normal(key, (NUM_NOISE, target.dim))
+    noise = jnp.asarray(generator(key).standard_normal((NUM_NOISE, target.dim)))
     log_density = np.asarray(_follow(target, jnp.asarray(center), jnp.asarray(axes), jnp.asarray(offsets), noise))
     log_mass = np.where(np.isfinite(log_density), log_density, -np.inf) + np.log(RADII)
     until = [endless_until(row, np.log(RADII), log_evidence) or 0.0 for row in log_mass]

@@ -27,7 +27,7 @@ RMSPROP = optax.chain(optax.scale_by_rms(decay=0.9, eps=1e-7), optax.scale(-1.0)
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """A checked set of choices; None in `steps` means: until nothing is gained any more."""
+    """A checked set of choices; None in `steps` means: until nothing is gained any more, or `tolerance` is met."""
 
     family_name: str
     family: Family
@@ -41,6 +41,7 @@ class Settings:
     precision: str
     optimizer: optax.GradientTransformation
     learning_rate: float | None
+    tolerance: float | None = None
 
     def spec(self, dim: int) -> Spec:
         """Describe the flow for a posterior of `dim` dimensions."""
@@ -54,7 +55,7 @@ class Settings:
 
 
 def resolve_settings(
-    *, family, order, base, steps, num_particles, restarts, components, optimizer, precision
+    *, family, order, base, steps, num_particles, restarts, components, optimizer, precision, tolerance=None
 ) -> Settings:
     """Check what was given and fill in what was not."""
     kind, variant = get_family(family)
@@ -73,6 +74,8 @@ def resolve_settings(
             f"restarts={restarts}, components={components or 1}: the family {family!r} has one start only, since "
             f"{kind.one_start}. Leave both out, or choose another family."
         )
+    if tolerance is not None:
+        _check_tolerance(tolerance, steps, kind, family)
     transformation, learning_rate = _optimizer(optimizer, kind)
     return Settings(
         family_name=family,
@@ -87,7 +90,17 @@ def resolve_settings(
         precision=resolve_precision(precision),
         optimizer=transformation,
         learning_rate=learning_rate,
+        tolerance=None if tolerance is None else float(tolerance),
     )
+
+
+def _check_tolerance(tolerance: Any, steps: Any, family: Family, name: str) -> None:
+    if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not 0.0 < tolerance < float("inf"):
+        raise ArgumentError(f"tolerance={tolerance!r}: expected a positive number of nats such as 0.01, or None.")
+    if steps is not None:
+        raise ArgumentError(f"steps={steps!r}, tolerance={tolerance!r}: one of them ends the training; leave one out.")
+    if family.paper_recipe:
+        raise ArgumentError(f"tolerance={tolerance!r}: the family {name!r} trains for a number of steps; give steps.")
 
 
 def check_count(name: str, value: Any, default: int) -> int:

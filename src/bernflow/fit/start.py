@@ -5,15 +5,16 @@ wins; unlike it, the curvature is the exact Hessian. A Laplace approximation at 
 and useless for a funnel, whose mode is far from its mass: there a point on the way, or a unit scale, wins.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
+from bernflow.background import BackgroundJit
 from bernflow.flows.base import LOG_2PI
 from bernflow.placement import replicated
+from bernflow.posterior import sampling
 from bernflow.target import Target
 
 MAX_ITERATIONS = 60
@@ -30,11 +31,11 @@ ARRIVED = 1e-8
 
 
 class Gaussian(NamedTuple):
-    """A Gaussian N(loc, factor factor^T) with its estimated ELBO."""
+    """A Gaussian N(loc, factor factor^T) with its estimated ELBO; several of them have a leading axis."""
 
-    loc: Float[Array, " p"]
-    factor: Float[Array, "p p"]
-    elbo: Float[Array, ""]
+    loc: Float[Any, "*n p"]
+    factor: Float[Any, "*n p p"]
+    elbo: Float[Any, "*n"]
 
 
 class Path(NamedTuple):
@@ -47,37 +48,42 @@ class Path(NamedTuple):
     best: Gaussian
 
 
-@eqx.filter_jit
+@BackgroundJit
 def find_start(target: Target, points: Float[Array, "k p"], key: Key[Array, ""]) -> Gaussian:
     """Return the Gaussian of highest ELBO seen on the paths from each point; leading axis: points, best first."""
     z = jax.random.normal(key, (NUM_DRAWS // 2, points.shape[1]), points.dtype)
     z = jnp.concatenate([z, -z])
-    paths = jax.vmap(lambda x: _begin(target, x, z))(points)
+    draws_at_once = sampling.draws_at_once(sampling.num_rows(target))
 
-    def unfinished(state):
-        iteration, paths = state
-        return (iteration < MAX_ITERATIONS) & ~jnp.all(paths.arrived)
+    def follow(x: Float[Array, " p"]) -> Gaussian:
+        def unfinished(state):
+            iteration, path = state
+            return (iteration < MAX_ITERATIONS) & ~path.arrived
 
-    def step(state):
-        iteration, paths = state
-        return iteration + 1, jax.vmap(lambda path: _advance(target, path, z))(paths)
+        def step(state):
+            iteration, path = state
+            return iteration + 1, _advance(target, path, z, draws_at_once)
 
-    _, paths = jax.lax.while_loop(unfinished, step, (0, paths))
-    ranking = jnp.argsort(-paths.best.elbo)
-    best = jax.tree.map(lambda leaf: leaf[ranking], paths.best)
+        return jax.lax.while_loop(unfinished, step, (0, _begin(target, x, z, draws_at_once)))[1].best
+
+    # One after the other where the density of one point keeps the processor busy.
+    found = jax.lax.map(follow, points, batch_size=max(1, min(len(points), draws_at_once // NUM_DRAWS)))
+    ranking = jnp.argsort(-found.elbo)
+    best = jax.tree.map(lambda leaf: leaf[ranking], found)
     return replicated(best._replace(factor=jax.vmap(_triangular)(best.factor)))
 
 
-def _begin(target: Target, x: Float[Array, " p"], z: Float[Array, "s p"]) -> Path:
+def _begin(target: Target, x: Float[Array, " p"], z: Float[Array, "s p"], at_once: int) -> Path:
     unit = jnp.eye(x.shape[0], dtype=x.dtype)
-    best = Gaussian(x, unit, _elbo(target, x, unit, jnp.zeros((), x.dtype), z))
-    return Path(x, target.log_density(x), jnp.asarray(1e-3, x.dtype), jnp.asarray(False), best)
+    log_density, elbo = _look(target, x, x, unit, jnp.zeros((), x.dtype), z, at_once)
+    return Path(x, log_density, jnp.asarray(1e-3, x.dtype), jnp.asarray(False), Gaussian(x, unit, elbo))
 
 
-def _advance(target: Target, path: Path, z: Float[Array, "s p"]) -> Path:
+def _advance(target: Target, path: Path, z: Float[Array, "s p"], at_once: int) -> Path:
     """Take one damped Newton step uphill and offer the local Gaussian as a start."""
-    gradient = jax.grad(target.log_density)(path.x)
-    precision = -jax.hessian(target.log_density)(path.x)
+    # Every mention of the density is traced and compiled anew: there are two of them.
+    gradient, times_hessian = jax.linearize(jax.grad(target.log_density), path.x)
+    precision = -jax.vmap(times_hessian)(jnp.eye(path.x.shape[0], dtype=path.x.dtype))
     # Unit diagonal before the eigendecomposition: parameters in wildly different units keep their small eigenvalues.
     diagonal = jnp.abs(jnp.diagonal(precision))
     unit = jax.lax.rsqrt(jnp.maximum(diagonal, FLATTEST * jnp.maximum(jnp.max(diagonal), SMALLEST_CURVATURE)))
@@ -91,12 +97,11 @@ def _advance(target: Target, path: Path, z: Float[Array, "s p"]) -> Path:
 
     factor = unit[:, None] * vectors * jax.lax.rsqrt(curvature)
     log_det = jnp.sum(jnp.log(unit)) - 0.5 * jnp.sum(jnp.log(curvature))
-    offer = Gaussian(path.x, factor, _elbo(target, path.x, factor, log_det, z))
-    better = usable & (offer.elbo > path.best.elbo)
-    best = jax.tree.map(lambda new, old: jnp.where(better, new, old), offer, path.best)
-
     trial = path.x + unit * (vectors @ (projected / (curvature * (1.0 + path.damping))))
-    log_density = target.log_density(trial)
+    log_density, elbo = _look(target, trial, path.x, factor, log_det, z, at_once)
+    better = usable & (elbo > path.best.elbo)
+    offer = Gaussian(path.x, factor, elbo)
+    best = jax.tree.map(lambda new, old: jnp.where(better, new, old), offer, path.best)
     uphill = usable & (log_density > path.log_density)
     arrived = path.arrived | ~usable | ((promised < ARRIVED) & jnp.all(values > 0)) | (path.damping > 1e12)
     move = uphill & ~path.arrived
@@ -109,11 +114,13 @@ def _advance(target: Target, path: Path, z: Float[Array, "s p"]) -> Path:
     )
 
 
-def _elbo(target, loc, factor, log_det, z):
-    log_p = jax.vmap(target.log_density)(loc + z @ factor.T)
+def _look(target, x, loc, factor, log_det, z, at_once):
+    """Return the log density at x, and the ELBO of a Gaussian."""
+    points = jnp.concatenate([x[None], loc + z @ factor.T])
+    log_p = jax.lax.map(target.log_density, points, batch_size=min(len(points), at_once))
     entropy = log_det + 0.5 * loc.shape[0] * (1.0 + LOG_2PI)
-    elbo = jnp.mean(log_p) + entropy
-    return jnp.where(jnp.isfinite(elbo), elbo, -jnp.inf)
+    elbo = jnp.mean(log_p[1:]) + entropy
+    return log_p[0], jnp.where(jnp.isfinite(elbo), elbo, -jnp.inf)
 
 
 def _triangular(factor: Float[Array, "p p"]) -> Float[Array, "p p"]:

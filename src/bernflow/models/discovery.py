@@ -1,6 +1,7 @@
 """What a first run of a NumPyro model shows: subsampled plates, sites inside of them, trained parameters."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -84,7 +85,7 @@ def discover(function: Callable, arguments: PyTree) -> Found:
         args, kwargs = unpack(arguments)
         args, kwargs = with_training_argument(function, args, kwargs, training=True)
         seeded = handlers.seed(fresh(take_rows(function, {}, complete=False, head=True)), key)
-        trace = handlers.trace(handlers.substitute(seeded, substitute_fn=fill)).get_trace(*args, **kwargs)
+        trace = handlers.trace(handlers.substitute(seeded, substitute_fn=partial(fill, key))).get_trace(*args, **kwargs)
         plates = {name: site for name, site in trace.items() if site["type"] == "plate" and is_subsampled(site)}
         for name, site in plates.items():
             found.plates.append(Plate(name, *site["args"]))

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -149,9 +150,10 @@ class NumPyroModel(AbstractModel):
 
     def _trace(self, key: Key[Array, ""], theta: Theta) -> dict[str, dict]:
         """Run the model at theta; sites that theta lacks get a value inside their support."""
-        seeded = handlers.seed(fresh(self._conditioned()), key)
-        filled = handlers.substitute(handlers.substitute(seeded, data=theta), substitute_fn=fill)
-        return handlers.trace(filled).get_trace(*unpack(self.args), **unpack(self.kwargs))
+        given = handlers.substitute(fresh(self._conditioned()), data=theta)
+        # Seeded last: what has a value needs no key, whose splitting would be compiled.
+        seeded = handlers.seed(handlers.substitute(given, substitute_fn=partial(fill, key)), key)
+        return handlers.trace(seeded).get_trace(*unpack(self.args), **unpack(self.kwargs))
 
     def _conditioned(self) -> Callable:
         """Return the function with the values that replace its data."""
@@ -217,11 +219,11 @@ class redraw(Messenger):  # noqa: N801  (NumPyro's handlers are lower case)
         msg["value"] = None
 
 
-def fill(site: dict[str, Any]) -> Array | None:
-    """Give a latent site without a value one inside its support."""
+def fill(key: Key[Array, ""], site: dict[str, Any]) -> Array | None:
+    """Give a latent site without a value one inside its support, by `start_value`."""
     if site["type"] != "sample" or site["is_observed"] or site["value"] is not None:
         return None
-    return start_value(site["kwargs"]["rng_key"], site["name"], site["fn"], site["kwargs"]["sample_shape"])
+    return start_value(key, site["name"], site["fn"], site["kwargs"]["sample_shape"])
 
 
 class TrainedSitesError(ModelError):

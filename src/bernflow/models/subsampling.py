@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -218,7 +219,7 @@ class SubsampledModel(AbstractJointModel):
         function = handlers.seed(take_rows(function, rows, complete=not training), key)
         function = handlers.substitute(function, data={**self._params(weights, training), **copied(state), **theta})
         if is_filled:
-            function = handlers.substitute(function, substitute_fn=fill)
+            function = handlers.substitute(function, substitute_fn=partial(fill, key))
         with nullcontext() if training else evaluation(self.function):
             return handlers.trace(function).get_trace(*args, **kwargs)
 
@@ -260,7 +261,8 @@ class SubsampledModel(AbstractJointModel):
             function = fresh(take_rows(self.function, {}, complete=False, head=True))
             args, kwargs = unpack(arguments)
             args, kwargs = with_training_argument(self.function, args, kwargs, training=True)
-            filled = handlers.substitute(handlers.seed(function, jax.random.key(0)), substitute_fn=fill)
+            key = jax.random.key(0)
+            filled = handlers.substitute(handlers.seed(function, key), substitute_fn=partial(fill, key))
             trace = handlers.trace(filled).get_trace(*args, **kwargs)
             params = {name: site["value"] for name, site in trace.items() if site["type"] == "param"}
             trained = {name: learned(name, trace) for name in params}

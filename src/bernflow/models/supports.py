@@ -12,6 +12,7 @@ from numpyro.distributions.constraints import Constraint
 from numpyro.distributions.distribution import Unit
 
 from bernflow.errors import ModelError
+from bernflow.keys import as_key, grid, quick
 from bernflow.models.base import Site
 
 
@@ -35,7 +36,7 @@ def probe(function: Callable[[Key[Array, ""]], Any]) -> None:
         function(key)
         return key
 
-    jax.vmap(run)(jax.random.split(jax.random.key(0), 1))
+    jax.vmap(run)(grid(quick(as_key(0)), (1,)))
 
 
 def describe(name: str, shape: tuple[int, ...], support: Constraint) -> Site:
@@ -48,7 +49,11 @@ def describe(name: str, shape: tuple[int, ...], support: Constraint) -> Site:
 
 
 def start_value(key: Key[Array, ""], name: str, fn: Distribution, sample_shape: tuple[int, ...] = ()) -> Array:
-    """Draw a value inside the support, uniform on (-2, 2) when unconstrained, so improper priors work."""
+    """Return a value inside the support, uniform on (-2, 2) when unconstrained, so improper priors work.
+
+    It follows from the name alone; of the key it has that it is a tracer where the key is one. A draw by the key would
+    be compiled for every shape.
+    """
     check_continuous(name, fn.support)
     try:
         transform = biject_to(fn.support)
@@ -59,7 +64,8 @@ def start_value(key: Key[Array, ""], name: str, fn: Distribution, sample_shape: 
             "positive, interval, simplex, ordered, Cholesky factor, covariance, ...) and transform it."
         ) from error
     shape = tuple(sample_shape) + tuple(transform.inverse_shape(fn.shape()))
-    return transform(jax.random.uniform(key, shape, minval=-2.0, maxval=2.0))
+    zero = jnp.any(jax.random.key_data(key) < 0)
+    return transform(zero + np.random.default_rng(list(name.encode())).uniform(-2.0, 2.0, shape))
 
 
 def check_continuous(name: str, support: Constraint) -> None:

@@ -12,27 +12,46 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Key
+from jaxtyping import Array, Bool, Float, Key, PyTree
 
 from bernflow import target
+from bernflow.background import BackgroundJit
 from bernflow.diagnostics.importance import psis
-from bernflow.flows.base import AbstractDistribution
-from bernflow.keys import portable
+from bernflow.flows.base import AbstractDistribution, AbstractFlow
+from bernflow.keys import generator, nth, portable
 from bernflow.models.base import AbstractModel, Theta
 from bernflow.models.inputs import user_code
 from bernflow.placement import replicated
 from bernflow.target import AbstractLayout
 
 BLOCK = 1000
-# Rows of data times draws that are evaluated at once.
-MAX_ROWS_TIMES_DRAWS = 2**25
+# With more rows of data than this, densities are evaluated in smaller blocks: filling up a large one would take long.
+MANY_ROWS = 4096
+SMALL_BLOCK = 100
+# Rows of data times draws that are evaluated at once. A CPU does it four times faster where the rows of few draws fit
+# into its cache; an accelerator wants to be kept busy.
+MAX_ROWS_TIMES_DRAWS = {"cpu": 2**16}
+MAX_ON_ACCELERATOR = 2**25
 # Proposals per weighted draw: with constant weights every proposal is used at most once.
 OVERSAMPLING = 4
 
 
+@BackgroundJit
+def noise_block(flow: AbstractFlow, key: Key[Array, ""]) -> Float[Array, "s p"]:
+    """Draw one block of base noise."""
+    return flow.sample_base(key, BLOCK)
+
+
+@BackgroundJit
+def push_block(flow: AbstractFlow, z: Float[Array, "s p"], rest: Float[Array, "s p"]) -> tuple[Array, Array]:
+    """Map one block of noise z to parameters, with log |dx/dz| - log f(rest); with rest = z that is -log q."""
+    x, log_det = jax.vmap(flow.transform_and_log_det)(z)
+    return x, log_det - jax.vmap(flow.base_log_prob)(rest)
+
+
 @eqx.filter_jit
-def _sample_block(distribution: AbstractDistribution, key: Key[Array, ""], block: Array) -> tuple[Array, Array]:
-    return distribution.sample_and_log_prob(jax.random.fold_in(key, block), BLOCK)
+def _sample_block(distribution: AbstractDistribution, key: Key[Array, ""]) -> tuple[Array, Array]:
+    return distribution.sample_and_log_prob(key, BLOCK)
 
 
 @eqx.filter_jit
@@ -48,10 +67,10 @@ def _constrain_block(layout: AbstractLayout, model: AbstractModel | None, x: Flo
     return jax.vmap(one)(x)
 
 
-@eqx.filter_jit
-def _log_density_block(layout: AbstractLayout, model: AbstractModel, x: Float[Array, "s p"]) -> Float[Array, " s"]:
-    # As many draws at once as leave the rows of the data times the draws inside of the memory.
-    at_once = max(1, min(BLOCK, MAX_ROWS_TIMES_DRAWS // num_rows(model)))
+@BackgroundJit
+def log_density_block(layout: AbstractLayout, model: AbstractModel, x: Float[Array, "s p"]) -> Float[Array, " s"]:
+    """Evaluate the log density at one block of points."""
+    at_once = min(len(x), draws_at_once(num_rows(model)))
     return replicated(jax.lax.map(lambda x: target.log_density(layout, model, x), x, batch_size=at_once))
 
 
@@ -80,16 +99,34 @@ def _log_likelihood_block(model: AbstractModel, theta: Theta) -> Theta:
     return jax.vmap(model.log_likelihood)(theta)
 
 
-def num_rows(model: AbstractModel) -> int:
+def draws_at_once(rows: int) -> int:
+    """Return at how many draws the density of so many rows is best evaluated at once."""
+    return max(1, MAX_ROWS_TIMES_DRAWS.get(jax.default_backend(), MAX_ON_ACCELERATOR) // rows)
+
+
+def density_block(model: AbstractModel) -> int:
+    """Return the number of points at which the density of a model is evaluated in one call."""
+    return BLOCK if num_rows(model) <= MANY_ROWS else SMALL_BLOCK
+
+
+def num_rows(model: PyTree) -> int:
     """Count the rows of the data, as far as the arrays of a model tell."""
     return max((leaf.shape[0] for leaf in jax.tree.leaves(model) if getattr(leaf, "ndim", 0) > 0), default=1)
 
 
 def sample(distribution: AbstractDistribution, key: Key[Array, ""], num: int) -> tuple[np.ndarray, np.ndarray]:
     """Draw `num` points of R^p with their log q."""
-    blocks = [_sample_block(distribution, key, jnp.uint32(b)) for b in range(math.ceil(num / BLOCK))]
-    x, log_q = jax.tree.map(lambda *parts: np.concatenate(parts)[:num], *blocks)
-    return x, log_q
+    keys = [nth(key, block) for block in range(math.ceil(num / BLOCK))]
+    if isinstance(distribution, AbstractFlow):
+        # In two parts, which serve elsewhere, too, and are compiled once.
+        noise = [noise_block(distribution, key) for key in keys]
+        x, minus_log_q = _concatenate([push_block(distribution, z, z) for z in noise], num)
+        return x, -minus_log_q
+    return _concatenate([_sample_block(distribution, key) for key in keys], num)
+
+
+def _concatenate(blocks: list, num: int) -> Any:
+    return jax.tree.map(lambda *parts: np.concatenate(parts)[:num], *blocks)
 
 
 def constrain(layout: AbstractLayout, model: AbstractModel | None, x: np.ndarray) -> dict[str, np.ndarray]:
@@ -102,7 +139,7 @@ def constrain(layout: AbstractLayout, model: AbstractModel | None, x: np.ndarray
 
 def log_density(layout: AbstractLayout, model: AbstractModel, x: np.ndarray) -> np.ndarray:
     """Evaluate the unnormalised log posterior density on R^p."""
-    return in_blocks(lambda part, _: _log_density_block(layout, model, part), x)
+    return in_blocks(lambda part, _: log_density_block(layout, model, part), x, density_block(model))
 
 
 def log_prob(distribution: AbstractDistribution, layout: AbstractLayout, theta: dict[str, np.ndarray]) -> np.ndarray:
@@ -124,7 +161,7 @@ def predict(
 ) -> dict[str, np.ndarray]:
     """Draw new observations, one set per draw of theta."""
     # Another stream than the draws of theta: both may come from the same key.
-    key = jax.random.fold_in(key, 0x70726564)
+    key = nth(key, 0x70726564)
     return in_blocks(lambda part, b: _predict_block(model, key, jnp.uint32(b), part, args, kwargs), theta)
 
 
@@ -162,18 +199,17 @@ def resample(key: Key[Array, ""], log_weights: np.ndarray, num: int) -> np.ndarr
     the order of the proposals.
     """
     smoothed, _ = psis(log_weights)
-    offset_key, order_key = jax.random.split(jax.random.fold_in(key, 0x70736973))
+    random = generator(nth(key, 0x70736973))
     edges = np.cumsum(np.exp(smoothed))
-    offset = float(jax.random.uniform(offset_key))
-    chosen = np.searchsorted(edges / edges[-1], (np.arange(num) + offset) / num, side="right")
-    return np.minimum(chosen, len(edges) - 1)[np.asarray(jax.random.permutation(order_key, num))]
+    chosen = np.searchsorted(edges / edges[-1], (np.arange(num) + random.random()) / num, side="right")
+    return np.minimum(chosen, len(edges) - 1)[random.permutation(num)]
 
 
-def in_blocks(function: Callable[[Any, int], Any], inputs: Any) -> Any:
+def in_blocks(function: Callable[[Any, int], Any], inputs: Any, size: int = BLOCK) -> Any:
     """Apply a compiled function to blocks of one shape; copies of the final row fill up the last."""
     num = len(jax.tree.leaves(inputs)[0])
     outputs = []
-    for block, start in enumerate(range(0, num, BLOCK)):
-        rows = np.minimum(np.arange(start, start + BLOCK), num - 1)
+    for block, start in enumerate(range(0, num, size)):
+        rows = np.minimum(np.arange(start, start + size), num - 1)
         outputs.append(jax.tree.map(np.asarray, function(jax.tree.map(lambda a, rows=rows: a[rows], inputs), block)))
-    return jax.tree.map(lambda *parts: np.concatenate(parts)[:num], *outputs)
+    return _concatenate(outputs, num)

@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from bernflow.diagnostics.verdict import Diagnostics
 from bernflow.errors import BernflowError
-from bernflow.fit.loop import NUM_DIAGNOSTIC_DRAWS
+from bernflow.fit.evaluation import num_diagnostic_draws
 from bernflow.flows.mixture import Mixture
 from bernflow.models.base import AbstractMappedModel, AbstractModel, Site
 from bernflow.models.stan import StanModel
@@ -104,7 +104,7 @@ def gather(posterior: Posterior, num: int, key: Any, weighted: bool) -> Material
             scales = zip(model.sites, model.scales(), strict=True)
             extra["scales"] = frozenset(site.name for site, is_scale in scales if is_scale)
         # As many as the verdict is made from, so that the picture of the weights shows what it saw.
-        extra["log_weights"] = posterior.log_weights(NUM_DIAGNOSTIC_DRAWS, key)
+        extra["log_weights"] = posterior.log_weights(num_diagnostic_draws(model), key)
         extra["replicates"] = _replicate(posterior, extra["observed"], notes)
     q = posterior.distribution
     return Material(

@@ -43,6 +43,7 @@ SETTINGS = {
     "components": "Largest number of parts",
     "precision": "Precision of the training",
     "learning_rate": "Peak learning rate",
+    "tolerance": "Tolerance (nats)",
     "interrupted": "Interrupted",
     "num_skipped": "Steps skipped as not finite",
     "wall_seconds": "Time",

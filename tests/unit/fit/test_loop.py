@@ -5,7 +5,7 @@ import optax
 import pytest
 
 import bernflow as bf
-from bernflow.fit.chunk import CHUNK, begin, run_chunk
+from bernflow.fit.chunk import CHUNK, begin, key_shape, run_chunk
 from bernflow.fit.loop import Method, train
 from bernflow.fit.progress import Recorder
 from bernflow.flows.affine import DiagonalAffine
@@ -43,7 +43,7 @@ def run(trainee, target, num_steps, key=0):
     return run_chunk(
         trainee,
         target,
-        jax.random.key(key),
+        jax.random.split(jax.random.key(key), key_shape(trainee.flow, len(trainee.num_skipped), CHUNK, 8)),
         rates,
         jnp.zeros(trainee.num_skipped.shape[0]),
         optimizer=OPTIMIZER,

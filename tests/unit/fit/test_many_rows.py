@@ -67,7 +67,7 @@ def test_a_part_of_the_rows_judges_like_all(model, few_are_many, posterior):
 
 def test_the_verdict_says_what_it_rests_on(posterior):
     told = posterior.diagnostics
-    assert told.verdict == "good"
+    assert told.verdict != "poor"
     assert f"Judged on a random {PART:,} of {NUM:,} rows and the gradient of all at the mode" in told.status
     # All rows, at other draws, say the same.
     exact = posterior.log_weights(2000, key=3)

@@ -34,6 +34,13 @@ def resolve(**given):
         ({"family": "student-t", "base": "normal"}, r"base='normal': the family 'student-t' has its own base noise"),
         ({"family": "bernstein-paper", "base": "logistic"}, r"has its own base noise; leave base out"),
         ({"base": "cauchy"}, r"base='cauchy' is unknown: expected one of normal, logistic or None"),
+        ({"tolerance": 0.0}, r"tolerance=0.0: expected a positive number of nats such as 0.01, or None"),
+        ({"tolerance": "1"}, r"tolerance='1': expected a positive number of nats"),
+        ({"tolerance": 0.1, "steps": 10}, r"steps=10, tolerance=0.1: one of them ends the training; leave one out"),
+        (
+            {"tolerance": 0.1, "family": "bernstein-paper"},
+            r"trains for a number of steps; give steps",
+        ),
         ({"precision": "float16"}, r"precision='float16' is unknown: expected one of float32, float64 or None"),
         *(
             ({name: value}, rf"{name}={value!r}: expected a whole number of at least 1, or None")

@@ -18,7 +18,7 @@ from bernflow.experiments.speed.training import RATE, Training, schools
 from bernflow.experiments.study.plan import Result
 from bernflow.experiments.study.records import Record
 from bernflow.experiments.study.tables import Table
-from bernflow.fit.loop import pick
+from bernflow.fit.evaluation import pick
 from bernflow.flows.autoregressive import BernsteinFlow
 from bernflow.flows.bernstein import centered_polynomial, increments
 from bernflow.flows.wide import WideBernsteinFlow
@@ -119,7 +119,7 @@ def measure(case: str, subject: str, settings: Mapping[str, Any]) -> Result:
     piece, differentiated = PIECES[subject]
     with use_precision(training.settings.precision):
         flow: Any = pick(training.trainee.flow, jnp.asarray(0))
-        noise = stratified_noise(flow, jax.random.key(2), training.settings.num_particles)
+        noise = stratified_noise(flow, jax.random.split(jax.random.key(2)), training.settings.num_particles)
         repeated = eqx.filter_jit(lambda flow, noise: _repeat(piece, training, flow, noise, chunk, differentiated))
         taken = time_calls(lambda: jax.block_until_ready(repeated(flow, noise)), chunk, settings["seconds"])
     return {**taken, **training.described()}

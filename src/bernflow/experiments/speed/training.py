@@ -12,11 +12,11 @@ from jaxtyping import Array, Float
 
 from bernflow.experiments import data
 from bernflow.experiments.targets import eight_schools_noncentered
-from bernflow.fit.chunk import CHUNK, begin, run_chunk
-from bernflow.fit.engine import flows_at
+from bernflow.fit.building import flows_at
+from bernflow.fit.chunk import CHUNK, begin, key_shape, run_chunk
 from bernflow.fit.settings import FULL_RATE_DIM, resolve_settings
 from bernflow.fit.start import Gaussian
-from bernflow.keys import as_key
+from bernflow.keys import as_key, grid
 from bernflow.models import AbstractModel, as_model
 from bernflow.precision import use_precision
 from bernflow.target import Target
@@ -70,11 +70,11 @@ class Training:
         with use_precision(self.settings.precision):
             self.target = Target(make())
             dim, num = self.target.dim, self.settings.restarts
-            start = Gaussian(jnp.zeros((1, dim)), jnp.eye(dim)[None], jnp.zeros(1))
+            start = Gaussian(np.zeros((1, dim)), np.eye(dim)[None], np.zeros(1))
             flows = flows_at(self.settings, dim, start, np.zeros(num, int), jax.random.key(0))
             self.trainee = begin(flows, self.settings.optimizer)
             rate = RATE * min(1.0, FULL_RATE_DIM / dim)
-            self._key = as_key(1)
+            self._keys = grid(as_key(1), key_shape(flows, num, chunk, self.settings.num_particles))
             self._rates, self._powers = jnp.full(chunk, rate), jnp.zeros(num)
         self.elbo: float | None = None  # nothing has run
 
@@ -86,7 +86,7 @@ class Training:
             "num_particles": self.settings.num_particles,
             "use_score": self.settings.family.use_score and hasattr(self.trainee.flow, "score"),
         }
-        return (self.trainee, self.target, self._key, self._rates, self._powers), chosen
+        return (self.trainee, self.target, self._keys, self._rates, self._powers), chosen
 
     def lower(self) -> Any:
         """Trace the chunk and translate it for XLA."""

@@ -22,8 +22,8 @@ from bernflow.experiments.study.records import Record
 from bernflow.experiments.study.tables import Table, number
 from bernflow.experiments.targets import BENCHMARKS, Benchmark
 
-OURS, SHORT, IAF = "bernflow", "bernflow, 1,000 steps", "AutoIAFNormal"
-SHORT_STEPS = 1000
+TOLERANCE = 0.01
+OURS, SHORT, IAF = "bernflow", f"bernflow, tolerance={TOLERANCE}", "AutoIAFNormal"
 NUTS = {"NUTS, vectorized": "vectorized", "NUTS, parallel": "parallel"}
 M2 = "melanoma-m2"
 TIMES = ("cold_seconds", "warm_seconds")
@@ -56,7 +56,7 @@ def cases(scale: Scale) -> list[Case]:
     guide = {"steps": steps, "block": scale.pick(tiny=20, quick=500, normal=500), "num_particles": 10}
     subjects: dict[str, dict[str, Any]] = {
         OURS: {"fit": scale.pick(tiny={"steps": 20}, quick={}, normal={})},
-        SHORT: {"fit": {"steps": scale.pick(tiny=10, quick=SHORT_STEPS, normal=SHORT_STEPS)}},
+        SHORT: {"fit": scale.pick(tiny={"steps": 10}, quick={"tolerance": TOLERANCE}, normal={"tolerance": TOLERANCE})},
         **{name: {"chain_method": how, "warmup": length, "samples": length} for name, how in NUTS.items()},
         IAF: {**guide, "learning_rate": 5e-3, "num_draws": scale.pick(tiny=100, quick=4_000, normal=20_000)},
     }
@@ -106,7 +106,8 @@ def present(records: Sequence[Record]) -> Section:
     text = (
         "Seconds from the call to the verdict, on the default device and in its default precision. Cold: in a new "
         "process, compilation included (imports are not). Warm: a second call in the same process, with another key. "
-        "bernflow: `bf.fit` with its defaults, which ends by itself, and with steps=1000 for those in a hurry. "
+        "bernflow: `bf.fit` with its defaults, which ends where nothing is gained any more, and with "
+        f"tolerance={TOLERANCE} for those in a hurry. "
         f"NUTS: four chains of NumPyro ({chains or 'not run'}), and its convergence figures; the faster way to run the "
         "chains is shown. AutoIAFNormal: Adam with a cosine decay, until it is within 0.001 nats or 5 % of the best KL "
         "that it reaches; what it takes to judge it is not counted."

@@ -12,7 +12,7 @@ from bernflow.experiments.speed.measure import measure, measure_task
 from bernflow.experiments.speed.part import SCALES
 from bernflow.experiments.speed.suite import run_where_jax_computes
 from bernflow.experiments.speed.training import Training, regression, schools
-from bernflow.fit.loop import pick
+from bernflow.fit.evaluation import pick
 from bernflow.flows.autoregressive import BernsteinFlow
 from bernflow.flows.wide import WideBernsteinFlow
 from bernflow.objectives import Noise, stratified_noise
@@ -145,7 +145,7 @@ def test_every_piece_depends_on_what_it_is_given(dim, kind):
     with jax.enable_x64(True):
         flow = pick(training.trainee.flow, jnp.asarray(0))
         assert isinstance(flow, kind)
-        noise = stratified_noise(flow, jax.random.key(0), 4)
+        noise = stratified_noise(flow, jax.random.split(jax.random.key(0)), 4)
         other = Noise(noise.z + 0.1, noise.log_ratio)
         # The read-outs of a new flow are zero.
         flow = jax.tree.map(lambda leaf: leaf + 0.01 if jnp.issubdtype(leaf.dtype, jnp.inexact) else leaf, flow)

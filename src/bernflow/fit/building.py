@@ -1,0 +1,57 @@
+"""Flows at their starts, several at once."""
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Key
+
+from bernflow.background import BackgroundJit
+from bernflow.fit.settings import Settings
+from bernflow.fit.start import Gaussian
+from bernflow.flows.base import AbstractFlow
+from bernflow.flows.families import Spec
+from bernflow.keys import as_key, grid, quick
+from bernflow.placement import fetched
+
+
+def flows_at(
+    settings: Settings, dim: int, starts: Gaussian, chosen: Int[np.ndarray, " r"], key: Key[Array, ""]
+) -> AbstractFlow:
+    """Return stacked flows, each at a chosen start."""
+    keys = grid(quick(key), (len(chosen),))
+    make = _build if settings.family.compiled else _build_one_by_one
+    loc, factor = jnp.asarray(starts.loc[chosen]), jnp.asarray(starts.factor[chosen])
+    return fetched(make(settings.family.build, settings.spec(dim), keys, loc, factor))
+
+
+def prepare_flows(settings: Settings, dim: int) -> AbstractFlow:
+    """Begin to compile `flows_at` in the background; return flows of the shapes that it will return."""
+    keys = grid(quick(as_key(0)), (settings.restarts,))
+    start = np.zeros((settings.restarts, dim)), np.zeros((settings.restarts, dim, dim))
+    arguments = (settings.family.build, settings.spec(dim), keys, *start)
+    _build.prepare(*arguments)
+    return jax.tree.map(
+        lambda leaf: np.zeros(leaf.shape, leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf,
+        eqx.filter_eval_shape(_stacked, *arguments),
+    )
+
+
+def _stacked(
+    build: Callable[..., AbstractFlow],
+    spec: Spec,
+    keys: Key[Array, " r"],
+    loc: Float[Array, "r p"],
+    factor: Float[Array, "r p p"],
+) -> AbstractFlow:
+    return eqx.filter_vmap(lambda key, loc, factor: build(key, spec, loc, factor))(keys, loc, factor)
+
+
+_build = BackgroundJit(_stacked)
+
+
+def _build_one_by_one(build, spec, keys, loc, factor):
+    flows = [build(key, spec, *start) for key, *start in zip(keys, loc, factor, strict=True)]
+    return jax.tree.map(lambda first, *others: jnp.stack([first, *others]) if eqx.is_array(first) else first, *flows)

@@ -1,0 +1,65 @@
+"""Fresh draws of flows and their log weights: what every decision of a fit rests on."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Key
+
+from bernflow.fit.chunk import Trainee, num_stacked
+from bernflow.flows.base import AbstractDistribution, AbstractFlow
+from bernflow.models.base import AbstractModel
+from bernflow.posterior import sampling
+from bernflow.target import Target
+
+# Fresh draws behind each decision to go on or to stop, and behind the figures of the verdict.
+NUM_EVALUATION_DRAWS = 4000
+NUM_DIAGNOSTIC_DRAWS = 20_000
+# The latter are fewer, but no fewer than the former, where the density of so many rows would take long.
+MAX_ROWS_TIMES_DIAGNOSTIC_DRAWS = 10**8
+# A draw outside of the support counts like one of this log weight: fewer of them are better.
+OUTSIDE = -1e6
+MAX_LOG_WEIGHT = 1e100
+
+
+@eqx.filter_jit
+def pick(flows: AbstractFlow, index: Int[Array, ""]) -> AbstractFlow:
+    """Return one of the stacked flows."""
+    return jax.tree.map(lambda leaf: leaf[index] if eqx.is_array(leaf) else leaf, flows)
+
+
+def evaluate(flows: AbstractFlow, target: Target, key: Key[Array, ""], num: int) -> Float[np.ndarray, "r s"]:
+    """Return the log weights of `num` draws of every restart, all made from the same noise.
+
+    It goes through the functions that later serve the posterior, so that nothing is compiled for this alone.
+    """
+    return np.stack([log_weights_of(pick(flows, jnp.asarray(i)), target, key, num) for i in range(num_stacked(flows))])
+
+
+def num_diagnostic_draws(model: AbstractModel) -> int:
+    """Return how many draws are behind the verdict."""
+    affordable = MAX_ROWS_TIMES_DIAGNOSTIC_DRAWS // sampling.num_rows(model)
+    return min(NUM_DIAGNOSTIC_DRAWS, max(NUM_EVALUATION_DRAWS, affordable))
+
+
+def log_weights_of(
+    distribution: AbstractDistribution, target: Target, key: Key[Array, ""], num: int
+) -> Float[np.ndarray, " s"]:
+    """Return the log weights of fresh draws."""
+    return weigh(distribution, target, key, num)[1]
+
+
+def weigh(
+    distribution: AbstractDistribution, target: Target, key: Key[Array, ""], num: int
+) -> tuple[Float[np.ndarray, "s p"], Float[np.ndarray, " s"]]:
+    """Return fresh draws and their log weights."""
+    x, log_q = sampling.sample(distribution, key, num)
+    return x, sampling.log_density(target.layout, target.model, x) - log_q
+
+
+def evaluate_finite(trainee: Trainee, target: Target, key: Key[Array, ""]) -> Float[np.ndarray, "r s"]:
+    """Return log weights of every restart with which one can reckon: finite, and in double precision."""
+    log_weights = evaluate(trainee.flow, target, key, NUM_EVALUATION_DRAWS)
+    # In double precision and within a range whose squares can be summed, also where single precision ends.
+    known = np.nan_to_num(log_weights.astype(np.float64), nan=OUTSIDE, neginf=OUTSIDE, posinf=OUTSIDE)
+    return np.clip(known, -MAX_LOG_WEIGHT, MAX_LOG_WEIGHT)

@@ -1,0 +1,60 @@
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import bernflow as bf
+from bernflow.errors import ArgumentError
+from bernflow.fit.evaluation import NUM_DIAGNOSTIC_DRAWS, NUM_EVALUATION_DRAWS, num_diagnostic_draws
+from bernflow.fit.stopping import compare, has_arrived, is_within
+
+
+def log_weights(distance, num=4000):
+    """Log weights of a fit that is so many nats from the posterior."""
+    return np.sqrt(2 * distance) * np.random.default_rng(0).normal(size=num)
+
+
+@pytest.mark.parametrize("distance", [0.001, 0.01, 0.05])
+def test_a_tolerance_is_met_from_the_distance_on(distance):
+    assert is_within(log_weights(distance), 1.2 * distance)
+    assert not is_within(log_weights(distance), 0.8 * distance)
+
+
+def test_tails_that_are_not_met_are_not_within_any_tolerance():
+    heavy = np.random.default_rng(1).exponential(size=4000) * 0.9
+    assert not is_within(heavy, 10.0)  # weights with a tail of index 0.9
+    assert is_within(-heavy, 10.0)
+
+
+def test_arrived_is_nearer_than_anyone_could_see():
+    assert has_arrived(log_weights(1e-4), 0.3)
+    assert not has_arrived(log_weights(1e-3), 0.3)
+
+
+def test_a_cycle_that_halves_the_distance_is_better_and_worthwhile():
+    before, after = log_weights(0.002)[None], log_weights(0.001)[None]
+    assert compare(before, after) == (True, True)
+    assert compare(after, before) == (False, False)
+
+
+def test_training_ends_at_the_tolerance():
+    # A skewed posterior: a Gaussian is 0.05 nats off.
+    model = bf.from_log_density(lambda x: jnp.sum(2.0 * x - jnp.exp(x)), init=jnp.zeros(2))
+    rough, fine = (bf.fit(model, tolerance=tolerance, progress=False) for tolerance in (1.0, 0.005))
+    assert rough.settings["steps"] == 0
+    assert fine.settings["steps"] in (250, 750)
+    assert fine.settings["tolerance"] == 0.005
+    # The evidence is exact: two gamma integrals, each Gamma(2) = 1.
+    assert -0.0075 < fine.diagnostics.elbo < 0.001
+    assert rough.diagnostics.elbo < -0.02
+
+
+def test_batches_have_no_tolerance():
+    model = bf.Model(prior={"mu": dist.Normal(0, 1)}, likelihood=lambda th: dist.Normal(th["mu"], 1), y=np.zeros(10))
+    with pytest.raises(ArgumentError, match="batches of rows are trained on for a number of steps"):
+        bf.fit(model, batch_size=2, tolerance=0.1)
+
+
+def test_the_verdict_of_many_rows_rests_on_fewer_draws():
+    numbers = [num_diagnostic_draws({"x": np.zeros(rows)}) for rows in (1, 5_000, 10_000, 10**7)]
+    assert numbers == [NUM_DIAGNOSTIC_DRAWS, NUM_DIAGNOSTIC_DRAWS, 10_000, NUM_EVALUATION_DRAWS]
