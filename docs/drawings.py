@@ -12,7 +12,9 @@ import jax
 import jax.numpy as jnp
 import matplotlib as mpl
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from bernflow.flows.affine import TriangularAffine
 from bernflow.flows.autoregressive import FIRST_INCREMENT, BernsteinFlow
@@ -108,7 +110,76 @@ def tails() -> Figure:
     return figure
 
 
-DRAWINGS: dict[str, Callable[[], Figure]] = {"polynomial": polynomial, "layers": layers, "tails": tails}
+# Packages and what they know, in two rows: each imports only from those before it.
+PACKAGES = (
+    (
+        ("models", "NumPyro, PyMC,\nStan, bf.Model"),
+        ("target", "supports to R^p,\nJacobians"),
+        ("flows", "z to x,\nlog q"),
+        ("objectives", "ELBO,\ngradients"),
+        ("diagnostics", "weights to\na verdict"),
+        ("posterior", "names, draws,\nfiles, NUTS"),
+        ("fit", "start, loop,\nstopping"),
+    ),
+    (
+        ("semistructured\nnumpyro", ""),
+        ("calibrate\ncompare", ""),
+        ("plots", "figures"),
+        ("report", "one page"),
+        ("runs", "folders of fits"),
+        ("experiments", "the paper,\nbenchmarks"),
+        ("cli", "bernflow ..."),
+    ),
+)
+# What the user writes, what no user sees, and what the user gets.
+GROUPS = {"models": ACCENT, **dict.fromkeys(("target", "flows", "objectives"), MUTED)}
+
+
+def architecture() -> Figure:
+    """Draw the packages as boxes, in the order in which they may import each other."""
+    width, height, gap = 1.0, 0.62, 0.22
+    with house_style():
+        figure = Figure(figsize=(9.6, 2.6))
+        axes = figure.add_axes((0, 0, 1, 1))
+        for row, boxes in enumerate(PACKAGES):
+            for column, (name, about) in enumerate(boxes):
+                x, y = column * (width + gap), -row * (height + 0.4)
+                color = GROUPS.get(name, FIT)
+                box = Rectangle((x, y), width, height, facecolor=f"{color}1C", edgecolor=color, linewidth=1.2)
+                axes.add_patch(box)
+                middle = x + width / 2
+                axes.text(
+                    middle,
+                    y + height * (0.76 if about else 0.5),
+                    name,
+                    ha="center",
+                    va="center",
+                    fontsize=9,
+                    weight="bold",
+                )
+                axes.text(middle, y + height * 0.32, about, ha="center", va="center", fontsize=8.5, color="#333333")
+                if column:
+                    _arrow(axes, (x - gap, y + height / 2), (x, y + height / 2))
+        # From the end of the first row to the beginning of the second.
+        end, turn = 7 * (width + gap) - gap - width / 2, -0.2
+        axes.plot([end, end, width / 2, width / 2], [0, turn, turn, turn], color="#333333", linewidth=1)
+        _arrow(axes, (width / 2, turn), (width / 2, turn - 0.2))
+        axes.set(xlim=(-0.05, 7 * (width + gap) - gap + 0.05), ylim=(-height - 0.45, height + 0.05))
+        axes.axis("off")
+    return figure
+
+
+def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
+    style = {"arrowstyle": "-|>", "color": "#333333", "shrinkA": 0, "shrinkB": 0, "linewidth": 1}
+    axes.annotate("", xy=end, xytext=start, arrowprops=style)
+
+
+DRAWINGS: dict[str, Callable[[], Figure]] = {
+    "polynomial": polynomial,
+    "layers": layers,
+    "tails": tails,
+    "architecture": architecture,
+}
 
 
 def main(folder: Path = ASSETS) -> None:

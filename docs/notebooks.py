@@ -15,6 +15,8 @@ ROOT = Path(__file__).parents[1]
 TUTORIALS = ROOT / "docs" / "tutorials"
 REPOSITORY = "https://github.com/bernflow/bernflow/blob/main"
 LINK = re.compile(r"(\]\()(?!https?:|#|mailto:)([^)#\s]+)")
+# What a page shows of its output; a notebook makes its own.
+OUTPUT = re.compile(r"\n<!-- output -->\n.*?<!-- end of output -->\n", flags=re.DOTALL)
 # Seconds for one cell.
 TIME_LIMIT = 900
 
@@ -29,7 +31,8 @@ def make(page: Path) -> dict[str, Any]:
     import jupytext
 
     place = page.relative_to(ROOT).parent.as_posix()
-    text = LINK.sub(lambda m: f"{m[1]}{REPOSITORY}/{posixpath.normpath(posixpath.join(place, m[2]))}", page.read_text())
+    written = OUTPUT.sub("", page.read_text(encoding="utf-8"))
+    text = LINK.sub(lambda m: f"{m[1]}{REPOSITORY}/{posixpath.normpath(posixpath.join(place, m[2]))}", written)
     notebook = jupytext.reads(text, fmt="md")
     cells = []
     for cell in notebook.cells:

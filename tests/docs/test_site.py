@@ -1,5 +1,6 @@
 """The site builds in strict mode, with every public name, the kept results and the drawings in it."""
 
+import ast
 import importlib.util
 import os
 import re
@@ -44,7 +45,12 @@ def test_kept_results_and_drawings_are_there(site):
     assert len(pictures) >= 10
     assert [picture for picture in pictures if not (site / "experiments" / picture).exists()] == []
     assert (site / "results" / "cauchy" / "index.html").exists()
-    assert {path.name for path in (site / "assets").glob("*.svg")} >= {"layers.svg", "polynomial.svg", "tails.svg"}
+    assert {path.name for path in (site / "assets").glob("*.svg")} >= {
+        "architecture.svg",
+        "layers.svg",
+        "polynomial.svg",
+        "tails.svg",
+    }
 
 
 def test_every_page_is_in_the_navigation():
@@ -65,6 +71,28 @@ def test_the_drawings_come_from_their_script(tmp_path):
     assert {f"{name}.svg" for name in drawings.DRAWINGS} == {path.name for path in ASSETS.glob("*.svg")}
     drawings.DRAWINGS["tails"]().savefig(tmp_path / "tails.svg")
     assert (tmp_path / "tails.svg").stat().st_size > 10_000
+
+
+def test_the_drawing_of_the_architecture_has_the_layers_of_its_test():
+    contract = ast.parse((ROOT / "tests" / "contract" / "test_architecture.py").read_text(encoding="utf-8"))
+    layers = next(
+        ast.literal_eval(node.value)
+        for node in contract.body
+        if isinstance(node, ast.Assign) and node.targets[0].id == "LAYERS"
+    )
+    rank = {name: number for number, layer in enumerate(layers) for name in layer}
+    drawn = [rank[name] for row in script("drawings").PACKAGES for names, _ in row for name in names.split("\n")]
+    assert drawn == sorted(drawn)
+    assert set(drawn) == set(range(1, len(layers)))  # all but the first, which holds what everybody needs
+
+
+def test_formulas_in_the_text_keep_their_underscores():
+    """After a bracket, an underscore begins or ends what Markdown sets in italics, as in (e + S e)_j."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    plain = {
+        page: re.sub(r"```.*?```|`[^`]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL) for page in pages
+    }
+    assert {str(page): found for page, text in plain.items() if (found := re.findall(r".*[)\]}]_\w.*", text))} == {}
 
 
 def test_every_figure_of_a_posterior_is_shown_and_comes_from_its_script():

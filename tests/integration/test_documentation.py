@@ -17,6 +17,8 @@ EXAMPLES = {
         re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     )
 }
+# The home page shows what the README does.
+SAME = {"docs/index.md-0": "README.md-0"}
 # Run as they are in every run: the first thing that a reader pastes.
 WHOLE = {"README.md-0"}
 # Pages whose examples need more than Python packages that are always there.
@@ -48,14 +50,21 @@ def test_there_are_examples():
     assert set(EXAMPLES) >= WHOLE
 
 
-@pytest.mark.parametrize("name", [whole(name) for name in EXAMPLES])
+def test_the_home_page_has_the_example_of_the_readme():
+    assert all(EXAMPLES[name] == EXAMPLES[other] for name, other in SAME.items())
+
+
+@pytest.mark.parametrize("name", [whole(name) for name in EXAMPLES if name not in SAME])
 def test_example_runs(name, tmp_path, monkeypatch):
     # Each by itself, as a reader would paste it. A poor verdict warns, and a warning fails.
     monkeypatch.chdir(tmp_path)
     execute(name)
 
 
-@pytest.mark.parametrize("name", [name for name in EXAMPLES if name not in WHOLE])
+# The tutorials are trained, for a few steps, where they run as notebooks.
+@pytest.mark.parametrize(
+    "name", [name for name in EXAMPLES if not (name in WHOLE or name in SAME or "docs/tutorials/" in name)]
+)
 def test_example_runs_without_training(name, tmp_path, monkeypatch, untrained):
     monkeypatch.chdir(tmp_path)
     untrained.install(monkeypatch.setattr)

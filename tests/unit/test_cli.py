@@ -1,11 +1,12 @@
-import functools
 import runpy
+import warnings
 
 import pytest
 
 import bernflow as bf
 from bernflow.cli import main
 from bernflow.cli.app import COMMANDS
+from bernflow.experiments.targets import BENCHMARKS
 
 
 def run(capsys, *words):
@@ -98,18 +99,33 @@ def test_errors_of_the_program_itself_are_not_hidden(tmp_path, monkeypatch):
         main(["demo", "--quiet", "--out", str(tmp_path)])
 
 
+@pytest.fixture(scope="module")
+def posterior():
+    benchmark = BENCHMARKS["eight-schools-noncentered"]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="bernflow: Poor")
+        return bf.fit(benchmark.model, *benchmark.args, key=3, family="gaussian", steps=50, progress=False)
+
+
 @pytest.mark.parametrize("quiet", [False, True])
-def test_demo(capsys, tmp_path, monkeypatch, quiet):
-    monkeypatch.setattr(bf, "fit", functools.partial(bf.fit, steps=50))
+def test_demo(capsys, tmp_path, monkeypatch, quiet, posterior):
+    asked = []
+
+    def fit(model, *args, **options):
+        asked.append(options)
+        return posterior
+
+    monkeypatch.setattr(bf, "fit", fit)
     folder = tmp_path / "new" / "folder"
-    code, out, err = run(capsys, "demo", "--out", str(folder), "--seed", "3", *["--quiet"] * quiet)
+    code, out, _ = run(capsys, "demo", "--out", str(folder), "--seed", "3", *["--quiet"] * quiet)
     assert code == 0
-    assert bool(err) != quiet  # the progress bar
+    assert asked == [{"key": 3, "progress": not quiet}]
     assert (folder / "posterior.png").stat().st_size < 200_000
-    posterior = bf.load(folder / "posterior.bernflow")
-    assert posterior.names == ("mu", "tau", "theta_trans")
-    assert posterior.diagnostics.status.split(":")[0] in out
-    for name in ("posterior.png", "posterior.bernflow"):
+    assert "theta[7]" in (folder / "report.html").read_text()  # with the model, and so with what it derives
+    loaded = bf.load(folder / "posterior.bernflow")
+    assert loaded.names == ("mu", "tau", "theta_trans")
+    assert loaded.diagnostics.status.split(":")[0] in out
+    for name in ("posterior.png", "report.html", "posterior.bernflow"):
         assert str(folder / name) in out
     if not quiet:
         words = [

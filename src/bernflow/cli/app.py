@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+import textwrap
 from collections.abc import Sequence
 from importlib import metadata
 
@@ -72,9 +73,13 @@ class _Formatter(argparse.HelpFormatter):
         super().__init__(prog, max_help_position=28)
         self._action_max_length = max(len(command.name) for command in COMMANDS) + 6
 
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        # Options and names of folders have hyphens, at which no line should end.
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
+
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         parts = text.strip("\n").split("\n\n")
-        return "\n\n".join(p if "\n" in p else super(_Formatter, self)._fill_text(p, width, indent) for p in parts)
+        return "\n\n".join(p if "\n" in p else "\n".join(self._split_lines(p, width)) for p in parts)
 
 
 def make_parser() -> argparse.ArgumentParser:

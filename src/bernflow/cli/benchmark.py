@@ -50,7 +50,7 @@ def add_accuracy_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder for the results (default: results/accuracy, or results-quick/accuracy)",
     )
-    parser.add_argument("--data", type=Path, metavar="FOLDER", help="folder of posteriordb: its data and draws")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="folder of posteriordb: its data and draws")
     parser.add_argument("--fresh", action="store_true", help="repeat what an earlier run has finished")
     parser.add_argument("--list", action="store_true", help="list the targets and methods and stop")
 
@@ -93,6 +93,12 @@ ACCURACY = Command(
     "stopped.",
     add_accuracy_arguments,
     run_accuracy,
+    """
+examples:
+  bernflow benchmark accuracy --list
+  bernflow benchmark accuracy --tier quick --jobs 2
+  bernflow benchmark accuracy --targets stress --methods bernflow --keys 1
+""",
 )
 
 
@@ -157,6 +163,12 @@ SPEED = Command(
     "it on an idle machine. An interrupted run goes on where it stopped; an interrupted comparison begins again.",
     add_speed_arguments,
     run_speed,
+    """
+examples:
+  bernflow benchmark speed --list
+  bernflow benchmark speed --quick
+  bernflow benchmark speed --parts steps wall --rounds 5
+""",
 )
 
 # Every suite is a command inside of this one.
@@ -191,4 +203,9 @@ COMMAND = Command(
     "--help` explains one.",
     add_arguments,
     run,
+    """
+examples:
+  bernflow benchmark accuracy --tier quick
+  bernflow benchmark speed --quick
+""",
 )

@@ -70,7 +70,9 @@ COMMAND = Command(
     epilog="""
 examples:
   bernflow completion bash > ~/.local/share/bash-completion/completions/bernflow
-  bernflow completion zsh > ~/.zfunc/_bernflow      # with fpath+=~/.zfunc before compinit in ~/.zshrc
+  bernflow completion zsh > ~/.zfunc/_bernflow
   bernflow completion fish > ~/.config/fish/completions/bernflow.fish
+
+zsh needs `fpath+=~/.zfunc` before `compinit` in ~/.zshrc.
 """,
 )

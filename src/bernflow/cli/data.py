@@ -37,8 +37,13 @@ COMMAND = Command(
     "prepare the pictures of the melanoma experiment",
     "Reduce the pictures of the ISIC 2020 challenge's own download to 128x128 and write them, with their table and "
     "the paper's split, to four parquet files of about 25 MB. The download is at "
-    "https://challenge2020.isic-archive.com; the pictures' licence is CC BY-NC 4.0. The files appear all at once, at "
+    "https://challenge2020.isic-archive.com; the pictures' license is CC BY-NC 4.0. The files appear all at once, at "
     "the end.",
     add_arguments,
     run,
+    """
+examples:
+  bernflow data melanoma train train.csv
+  bernflow data melanoma train train.csv --out pictures --quiet
+""",
 )

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Fit eight schools, print a summary, save the picture and the posterior."""
+    """Fit eight schools, print a summary, save the picture, the report and the posterior."""
     # A folder that cannot be made should fail now, not after the fit.
     options.out.mkdir(parents=True, exist_ok=True)
     benchmark = BENCHMARKS["eight-schools-noncentered"]
@@ -41,8 +41,10 @@ def run(options: argparse.Namespace) -> int:
         print()
     picture = options.out / "posterior.png"
     posterior.plot(var_names=SHOWN, num=NUM_DRAWS).savefig(picture, dpi=120)
+    report = posterior.report(options.out / "report.html", title="Eight schools")
     saved = posterior.save(options.out / "posterior.bernflow")
-    print(f"Picture:   {picture}\nPosterior: {saved}   (read it with bernflow.load)")
+    print(f"Picture:   {picture}\nReport:    {report}   (open it in a browser)")
+    print(f"Posterior: {saved}   (read it with bernflow.load)")
     return INTERRUPTED if posterior.settings["interrupted"] else OK
 
 
@@ -61,7 +63,7 @@ COMMAND = Command(
     summary="fit a well-known model and draw its posterior",
     description=(
         "Fit eight schools (non-centered), print the posterior with k-hat, effective sample size, evidence and "
-        "verdict, and save its picture and the posterior to a folder."
+        "verdict, and save its picture, a report and the posterior to a folder."
     ),
     add_arguments=add_arguments,
     run=run,

@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     fit.add_argument(
         "--resume",
         type=Path,
-        metavar="FOLDER",
+        metavar="DIR",
         help="write checkpoints there; the same command goes on from the last one, however it was stopped",
     )
     draws = parser.add_argument_group("the draws")

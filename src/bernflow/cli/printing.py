@@ -4,6 +4,8 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from bernflow.posterior import Posterior
+from bernflow.posterior.display import write_error, write_evidence_error
+from bernflow.report.wording import say_khat
 
 WIDTH = 79
 COLUMNS = ("mean", "sd", "5%", "95%")
@@ -34,10 +36,10 @@ def figure_lines(posterior: Posterior, exact: float | None = None) -> Iterator[s
     """Yield the figures of a fit; `exact` is its log evidence where that is known."""
     d = posterior.diagnostics
     known = "" if exact is None else f"   (exact: {exact:.4f})"
-    yield f"{'k-hat':<14}{d.khat:>9.2f} ± {d.khat_se:.2f}     (below 0.7: weights are reliable)"
+    yield f"{'k-hat':<14}{d.khat:>9.2f} ± {d.khat_se:.2f}     ({say_khat(d)})"
     yield f"{'ESS':<14}{100 * d.ess_fraction:>9.1f} %          of the draws, after weighting"
-    yield f"{'ELBO':<14}{d.elbo:>9.4f} ± {d.elbo_se:.4f}"
-    yield f"{'log evidence':<14}{d.log_evidence:>9.4f} ± {d.log_evidence_error}{known}"
+    yield f"{'ELBO':<14}{d.elbo:>9.4f} ± {write_error(d.elbo_se)}"
+    yield f"{'log evidence':<14}{d.log_evidence:>9.4f} ± {write_evidence_error(d)}{known}"
     yield f"{'time':<14}{posterior.settings['wall_seconds']:>9.1f} s,  {posterior.settings['steps']} steps"
 
 

@@ -66,6 +66,6 @@ COMMAND = Command(
     epilog="""
 examples:
   bernflow report schools
-  bernflow report demo/posterior.bernflow --out demo/report.html --title "Eight schools"
+  bernflow report demo/posterior.bernflow --title "Eight schools"
 """,
 )

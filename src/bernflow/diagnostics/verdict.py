@@ -107,11 +107,6 @@ class Diagnostics:
     missing_mass: float | None = None
     improper: str | None = None
 
-    @property
-    def log_evidence_error(self) -> str:
-        """The standard error of the log evidence in words, which say where no more than a lower bound is known."""
-        return f"{self.log_evidence_se:.4f}{' or more' if self.khat > USABLE_KHAT else ''}"
-
 
 def judge(
     log_weights: ArrayLike, *, missing_mass: float | None = None, num_failed_steps: int = 0, num_resamples: int = 50

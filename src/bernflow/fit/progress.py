@@ -13,7 +13,8 @@ class Recorder:
     """Hears of every chunk: keeps the ELBO with its Monte Carlo error, and moves a bar where one is wanted."""
 
     def __init__(self, progress: bool, num_particles: int, first_step: int = 0):
-        self._bar = tqdm(desc="bernflow", unit="step", disable=not progress, dynamic_ncols=True)
+        # Nothing moves until the first chunk is compiled, which takes seconds.
+        self._bar = tqdm(desc="bernflow: compiling", unit="step", disable=not progress, dynamic_ncols=True)
         self._num_particles = num_particles
         self._first_step = first_step
         self._rows: list[tuple[int, np.ndarray, np.ndarray]] = []
@@ -32,6 +33,7 @@ class Recorder:
             error = np.sqrt(variance / ((stop - start) * self._num_particles))
             self._rows.append((self._first_step + done - num + stop, elbo, error))
         self._bar.total = planned
+        self._bar.set_description_str("bernflow", refresh=False)
         self._bar.update(done - self._bar.n)
         self._bar.set_postfix_str(f"ELBO {np.max(elbo):.3f}")
 

@@ -12,36 +12,78 @@ from bernflow.errors import ArgumentError
 
 # What lies outside of these quantiles is not drawn: a single far draw would squeeze the rest.
 VIEW = (0.0025, 0.9975)
+# From this share of its peak on, a density at the end of the view is cut by a bound and does not just leave the view.
+CUT = 0.12
 
 
 class Panel(NamedTuple):
-    """One scalar component of a named quantity, with its draws."""
+    """One scalar component of a named quantity, with its draws.
+
+    Attributes:
+        name: name of the quantity.
+        where: its index.
+        values: its draws, (num,).
+        marks: what the model calls its place along each axis; the index itself if None.
+    """
 
     name: str
     where: tuple[int, ...]
     values: np.ndarray
+    marks: tuple[str, ...] | None = None
 
     @property
     def label(self) -> str:
-        """Name with index, for example `b[2]`."""
-        return self.name + (f"[{', '.join(map(str, self.where))}]" if self.where else "")
+        """Name with index, for example `b[2]`, or with coordinates, as in `b[park]`."""
+        return self.name + (f"[{', '.join(map(str, self.marks or self.where))}]" if self.where else "")
 
 
-def components(draws: Mapping[str, np.ndarray], var_names: Sequence[str] | str, limit: int) -> tuple[list[Panel], int]:
+# Names of the axes of quantities, and labels along named axes.
+Dims = Mapping[str, tuple[str | None, ...]]
+Coords = Mapping[str, Any]
+
+
+def components(
+    draws: Mapping[str, np.ndarray],
+    var_names: Sequence[str] | str,
+    limit: int,
+    axes: tuple[Dims, Coords] = ({}, {}),
+) -> tuple[list[Panel], int]:
     """Return the first `limit` scalar components, and the number of all of them.
 
     Args:
         draws: arrays of shape (num, *shape) by name.
-        var_names: names, each for all of its components, or single components like "b[2]".
+        var_names: names, each for all of its components, or single components like "b[2]" or "b[park]".
         limit: the largest number of components to return.
+        axes: names of the axes, and labels along them.
     """
+    dims, coords = axes
     names = [var_names] if isinstance(var_names, str) else list(var_names)
-    chosen = [_find(draws, name) for name in names]
+    marks = {name: axis_marks(value.shape[1:], dims.get(name, ()), coords) for name, value in draws.items()}
+    chosen = [_find(draws, marks, name) for name in names]
     everything = ((name, index) for name, indices in chosen for index in indices)
-    panels = [
-        Panel(name, index, component_draws(draws[name], index)) for name, index in itertools.islice(everything, limit)
-    ]
+    panels = []
+    for name, index in itertools.islice(everything, limit):
+        words = tuple(axis[i] for axis, i in zip(marks[name], index, strict=True))
+        panels.append(Panel(name, index, component_draws(draws[name], index), words))
     return panels, sum(len(indices) for _, indices in chosen)
+
+
+def named_axes(posterior: Any) -> tuple[Dims, Coords]:
+    """Return what the model of a posterior calls its axes and the places along them; nothing without a model."""
+    model = getattr(posterior, "model", None)
+    return ({}, {}) if model is None else (model.dims(), model.coords())
+
+
+def axis_marks(shape: Sequence[int], dims: Sequence[str | None], coords: Coords, first: int = 0) -> list[list[str]]:
+    """Return what the places along every axis are called: their coordinates, or else numbers from `first` on."""
+    marks = []
+    for axis, size in enumerate(shape):
+        name = dims[axis] if len(dims) == len(shape) else None
+        labels = coords.get(name) if name is not None else None
+        if labels is None or len(labels) != size:
+            labels = range(first, first + size)
+        marks.append([str(label) for label in labels])
+    return marks
 
 
 def component_draws(draws: np.ndarray, where: tuple[int, ...]) -> np.ndarray:
@@ -50,10 +92,18 @@ def component_draws(draws: np.ndarray, where: tuple[int, ...]) -> np.ndarray:
     return np.asarray(draws[at], dtype=np.float64)
 
 
-def _find(draws: Mapping[str, np.ndarray], wanted: str) -> tuple[str, Sequence[tuple[int, ...]]]:
-    """Return the name and the indices that a string like "b" or "b[2]" stands for."""
+def _find(
+    draws: Mapping[str, np.ndarray], marks: Mapping[str, list[list[str]]], wanted: str
+) -> tuple[str, Sequence[tuple[int, ...]]]:
+    """Return the name and the indices that a string like "b", "b[2]" or "b[park]" stands for."""
     if wanted in draws:
         return wanted, list(np.ndindex(draws[wanted].shape[1:]))
+    called = re.fullmatch(r"(.+?)\[(.+)\]", str(wanted))
+    if called and called[1] in draws:
+        words = [word.strip() for word in called[2].split(",")]
+        places = marks[called[1]]
+        if len(words) == len(places) and all(word in axis for word, axis in zip(words, places, strict=True)):
+            return called[1], [tuple(axis.index(word) for word, axis in zip(words, places, strict=True))]
     match = re.fullmatch(r"(.+)\[(\d+(?:, *\d+)*)\]", str(wanted))
     if match and match[1] in draws:
         shape = draws[match[1]].shape[1:]
@@ -91,14 +141,24 @@ def estimate_density(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Estimate the density inside of the view; it is scaled to the share of the draws that lies there."""
     low, high = np.quantile(values, VIEW)
     inside = values[(values >= low) & (values <= high)]
-    if not high > low:  # a constant: a spike of arbitrary width
-        width = 1e-3 * max(abs(low), 1.0)
-        return np.array([low - width, low, low + width]), np.array([0.0, 1.0, 0.0])
-    grid, density, _ = array_stats.kde(inside)
-    if max(density[0], density[-1]) > 0.05 * density.max():
+    if len(np.unique(inside)) < 2:  # a constant, or hardly any draws: a spike of arbitrary width
+        at = np.median(values)
+        width = 1e-3 * max(abs(at), 1.0)
+        return np.array([at - width, at, at + width]), np.array([0.0, 1.0, 0.0])
+    grid, density, _ = array_stats.kde(inside, bw=_bandwidth(inside))
+    if max(density[0], density[-1]) > CUT * density.max():
         # Down to zero at the ends, so that a density that is cut by a bound is drawn as one.
         grid, density = np.pad(grid, 1, mode="edge"), np.pad(density, 1)
     return grid, density * len(inside) / len(values)
+
+
+def _bandwidth(values: np.ndarray) -> str:
+    """Choose the rule for the width of the kernel.
+
+    The one of Sheather and Jones follows narrow modes that lie far apart, where others go by the distance between them.
+    Of whole numbers it would make spikes.
+    """
+    return "experimental" if np.array_equal(values, np.round(values)) else "isj"
 
 
 def leftover_note(shown: int, total: int) -> str | None:

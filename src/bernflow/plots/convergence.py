@@ -62,6 +62,8 @@ def plot_convergence(posterior: Trained) -> Figure:
             bottom, top = np.quantile(finite, 0.1) if len(finite) else min(levels), max(levels)
             margin = 0.12 * (top - bottom) + 2 * float(np.nan_to_num(error[-1], posinf=0.0)) + 1e-6
             axes.set_ylim(bottom - margin, top + margin)
+        # Whole numbers at the ticks, not their differences from one that stands above the axis.
+        axes.ticklabel_format(axis="y", style="plain", useOffset=False)
         axes.set_xlabel("step")
         axes.set_ylabel("nats")
         axes.legend(loc="lower right")

@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from bernflow.plots import interactive
 from bernflow.plots.backends import STATIC, choose_backend
-from bernflow.plots.components import Panel, components, estimate_density, leftover_note, trusted_draws
+from bernflow.plots.components import Panel, components, estimate_density, leftover_note, named_axes, trusted_draws
 from bernflow.plots.style import (
     FIT,
     LITERAL,
@@ -39,8 +39,8 @@ def plot_posterior(
 
     Args:
         posterior: what to plot.
-        var_names: the quantities to plot, or single components like "b[2]"; all parameters (without derived
-            quantities) if None.
+        var_names: the quantities to plot, or single components like "b[2]" (or "b[park]", where the model has
+            coordinates); all parameters (without derived quantities) if None.
         reference: trusted draws by name, (num', *shape), laid over as a dashed line (for example from NUTS).
         num: number of draws.
         weighted: plot the draws that are corrected by their importance weights.
@@ -56,7 +56,8 @@ def plot_posterior(
         >>> plot_posterior(post, "mu").savefig("posterior.png")
     """
     backend = choose_backend(backend)
-    panels, total = components(posterior.draws(num, key, weighted), var_names or posterior.names, MAX_PANELS)
+    draws = posterior.draws(num, key, weighted)
+    panels, total = components(draws, var_names or posterior.names, MAX_PANELS, named_axes(posterior))
     references = trusted_draws(reference, panels)
     if backend != STATIC:
         entries = interactive.label_columns(panels, references, "bernflow", "reference")

@@ -13,7 +13,7 @@ from scipy.ndimage import gaussian_filter
 from bernflow.errors import ArgumentError
 from bernflow.plots import interactive
 from bernflow.plots.backends import STATIC, choose_backend
-from bernflow.plots.components import Panel, components, estimate_density, leftover_note, trusted_draws
+from bernflow.plots.components import Panel, components, estimate_density, leftover_note, named_axes, trusted_draws
 from bernflow.plots.style import (
     FIT,
     LITERAL,
@@ -39,6 +39,8 @@ DASHES = (0, (3, 1.6))
 DRAWS_PER_POINT = 10
 NUM_BINS = 96
 REACH = 4.5
+# So many characters of a tick's number fit along a panel.
+CHARACTERS = 17
 
 
 def plot_pairs(
@@ -85,7 +87,8 @@ def plot_pairs(
     else:
         draws = _checked(posterior_or_draws)
         names, heading = list(draws), None
-    panels, total = components(draws, var_names or names, MAX_CHOSEN if var_names else MAX_COMPONENTS)
+    limit = MAX_CHOSEN if var_names else MAX_COMPONENTS
+    panels, total = components(draws, var_names or names, limit, named_axes(posterior_or_draws))
     if len(panels) < 2:
         raise ArgumentError(
             f"plot_pairs: {panels[0].label if panels else 'nothing'} alone makes no pair; expected two components or "
@@ -269,7 +272,15 @@ def _ticks(low: float, high: float) -> np.ndarray:
         ticks = ticks[(ticks > low + margin) & (ticks < high - margin)]
         if len(ticks) > 1:
             break
+    if len(ticks) > 2 and (ticks[1] - ticks[0]) / (high - low) * CHARACTERS < _longest(ticks) + 1:
+        return ticks[[0, -1]] if len(ticks) % 2 == 0 else ticks[::2]
     return ticks
+
+
+def _longest(ticks: np.ndarray) -> int:
+    """Return the number of characters of the longest number, all written with as many decimals as one needs."""
+    decimals = max(len(f"{tick:.10g}".partition(".")[2]) for tick in ticks)
+    return max(len(f"{tick:.{decimals}f}") for tick in ticks)
 
 
 def _legend(grid: np.ndarray, label: str, reference_label: str | None) -> None:

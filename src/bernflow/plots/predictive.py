@@ -1,7 +1,7 @@
 """The posterior predictive check: do data that the fitted model makes look like those observed?"""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -91,12 +91,20 @@ def plot_predictive(
             axes.set_title(name, **LITERAL)
         for axes in grid[len(shown) :]:
             axes.remove()
-        handles = [
-            Line2D([], [], color=FIT, linewidth=1.6, label="replicated"),
-            Line2D([], [], color=REFERENCE, linewidth=1.6, label="observed"),
-        ]
-        figure.legend(handles=handles, loc="outside upper right", ncols=2)
+        figure.legend(handles=_handles([pair for _, pair in shown]), loc="outside upper right", ncols=2)
     return figure
+
+
+def _handles(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[Line2D]:
+    """Return what the legend shows: as dots and intervals, as lines, or as both, whatever the panels have."""
+    are_lines = [len(values) > MAX_EACH and not _is_counted(values, replicates) for values, replicates in pairs]
+    each = all(len(values) <= MAX_EACH for values, _ in pairs)
+    look: dict[str, Any] = {"linewidth": 1.6} if any(are_lines) else {"linestyle": "none"}
+    marker = None if all(are_lines) else "o"
+    return [
+        Line2D([], [], color=FIT, linewidth=1.6, label="replicated: 50 and 90 %" if each else "replicated"),
+        Line2D([], [], color=REFERENCE, marker=marker, markersize=4, label="observed", **look),
+    ]
 
 
 def match_replicates(

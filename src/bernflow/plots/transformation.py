@@ -225,7 +225,9 @@ def _draw(posterior: Posterior, panel: Panel, column: int, latent: Latent, curve
         side.set_xlim(0.0, 1.12 * theta_density.max())
         _draw_guides((upper, lower, side), latent, curves.at_guides)
         _label((upper, lower, side), panel.label, "$z$" if posterior.layout.dim == 1 else f"$z_{{{column + 1}}}$")
-        _legend(figure.add_subplot(grid[1, 1]), len(curves.others))
+        # Of the first coordinate all curves are one: nothing comes before it that could move them.
+        moved = any(not np.allclose(curve, curves.center) for curve in curves.others)
+        _legend(figure.add_subplot(grid[1, 1]), len(curves.others) if moved else 0)
         title, color = verdict_title(posterior.diagnostics)
         figure.suptitle(title, x=0.01, ha="left", color=color, fontweight="bold", fontsize=11)
     return figure

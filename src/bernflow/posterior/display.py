@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bernflow.diagnostics.summaries import summarize
-from bernflow.diagnostics.verdict import Diagnostics
+from bernflow.diagnostics.verdict import USABLE_KHAT, Diagnostics
 
 MAX_ROWS = 10
 COLUMNS, QUANTILES = ("mean", "sd", "5%", "95%"), (0.05, 0.95)
@@ -118,9 +118,26 @@ def _figures(diagnostics: Diagnostics) -> list[tuple[str, str]]:
     return [
         ("k-hat", f"{d.khat:.2f}"),
         ("ESS", f"{100 * d.ess_fraction:.1f} %"),
-        ("ELBO", f"{d.elbo:.4f} ± {d.elbo_se:.4f}"),
-        ("log evidence", f"{d.log_evidence:.4f} ± {d.log_evidence_error}"),
+        ("ELBO", f"{d.elbo:.4f} ± {write_error(d.elbo_se)}"),
+        ("log evidence", f"{d.log_evidence:.4f} ± {write_evidence_error(d)}"),
     ]
+
+
+def write_error(error: float) -> str:
+    """Write a standard error with four digits after the point, or its size where they would all be zero.
+
+    Example:
+        >>> write_error(0.00123), write_error(2.3e-6)
+        ('0.0012', '2e-06')
+    """
+    return f"{error:.4f}" if not 0.0 < error < 5e-5 else f"{error:.0e}"
+
+
+def write_evidence_error(diagnostics: Diagnostics) -> str:
+    """Write the standard error of the log evidence, and say where no more than a lower bound of it is known."""
+    # A good fit has a high k-hat only where all weights are nearly equal.
+    bounded = diagnostics.khat > USABLE_KHAT and diagnostics.verdict != "good"
+    return f"{write_error(diagnostics.log_evidence_se)}{' or more' if bounded else ''}"
 
 
 def _number(value: float | str) -> str:

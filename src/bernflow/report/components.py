@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from bernflow.diagnostics.summaries import summarize
-from bernflow.plots.components import component_draws
+from bernflow.plots.components import axis_marks, component_draws
 
 QUANTILES = (0.05, 0.5, 0.95)
 COLUMNS = ("mean", "sd", "5%", "50%", "95%")
@@ -46,25 +46,11 @@ def list_components(
         for name, value in draws.items():
             if (name not in parameters) != derived:
                 continue
-            marks = _axis_marks(value.shape[1:], dims.get(name, ()), coords, first_index)
+            marks = axis_marks(value.shape[1:], dims.get(name, ()), coords, first_index)
             for index in np.ndindex(value.shape[1:]):
                 inside = ", ".join(axis[i] for axis, i in zip(marks, index, strict=True))
                 label = f"{name}[{inside}]" if index else name
                 yield Component(label, name, derived, component_draws(value, index))
-
-
-def _axis_marks(
-    shape: Sequence[int], dims: Sequence[str | None], coords: Mapping[str, Any], first: int
-) -> list[list[str]]:
-    """Return what the places along every axis are called."""
-    marks = []
-    for axis, size in enumerate(shape):
-        name = dims[axis] if len(dims) == len(shape) else None
-        labels = coords.get(name) if name is not None else None
-        if labels is None or len(labels) != size:
-            labels = range(first, first + size)
-        marks.append([str(label) for label in labels])
-    return marks
 
 
 def table_row(component: Component) -> list[str]:

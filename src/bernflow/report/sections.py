@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from bernflow.diagnostics.verdict import Diagnostics
+from bernflow.posterior.display import write_error, write_evidence_error
 from bernflow.report.advice import advise
 from bernflow.report.components import COLUMNS, Component, table_row
 from bernflow.report.material import Material
 from bernflow.report.pictures import Gallery
-from bernflow.report.wording import describe_support, describe_values, escape, words_of_setting
+from bernflow.report.wording import describe_support, describe_values, escape, say_khat, words_of_setting
 
 PAPER_FAMILY = "bernstein-paper"
 TITLES = {"good": "Good: use the draws", "usable": "Usable: with care", "poor": "Poor: do not use the draws"}
@@ -39,11 +40,16 @@ def verdict_section(material: Material) -> str:
 def _figures(d: Diagnostics) -> str:
     gap = d.log_evidence - d.elbo
     tiles = [
-        ("k-hat", f"{d.khat:.2f}", f"{d.khat_se:.2f}", "shape of the tail of the weights; reliable up to 0.7"),
+        ("k-hat", f"{d.khat:.2f}", f"{d.khat_se:.2f}", f"shape of the tail of the weights; {say_khat(d)}"),
         ("Effective draws", f"{100 * d.ess_fraction:.1f} %", f"{100 * d.ess_fraction_se:.1f}", "after weighting (ESS)"),
-        ("ELBO", f"{d.elbo:.4f}", f"{d.elbo_se:.4f}", "evidence lower bound, nats"),
-        ("Log evidence", f"{d.log_evidence:.4f}", d.log_evidence_error, "by importance sampling, nats"),
-        ("Divergence", f"{max(gap, 0.0):.4f}", "", "log evidence less ELBO: KL(q, posterior), nats"),
+        ("ELBO", f"{d.elbo:.4f}", write_error(d.elbo_se), "evidence lower bound, nats"),
+        ("Log evidence", f"{d.log_evidence:.4f}", write_evidence_error(d), "by importance sampling, nats"),
+        (
+            "Divergence",
+            "below 0.0001" if gap < 5e-5 else f"{gap:.4f}",
+            "",
+            "log evidence less ELBO: KL(q, posterior), nats",
+        ),
         ("Judged by", f"{d.num_draws:,}", "", "fresh draws"),
     ]
     if d.missing_mass is not None:

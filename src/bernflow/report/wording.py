@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpyro.distributions.constraints import Constraint
 
+from bernflow.diagnostics.verdict import USABLE_KHAT, Diagnostics
 from bernflow.errors import ArgumentError
 from bernflow.posterior.supports import support_to_json
 
@@ -48,6 +49,13 @@ SETTINGS = {
     "num_skipped": "Steps skipped as not finite",
     "wall_seconds": "Time",
 }
+
+
+def say_khat(diagnostics: Diagnostics) -> str:
+    """Say what to make of k-hat: a fit whose weights are nearly equal is good at any."""
+    if diagnostics.verdict == "good" and diagnostics.khat > USABLE_KHAT:
+        return "noise here: the weights are nearly equal"
+    return f"reliable up to {USABLE_KHAT:g}"
 
 
 def escape(text: str) -> str:

@@ -189,10 +189,13 @@ def test_figures_and_advice():
         found.verdict = "good"
 
 
-@pytest.mark.parametrize(("khat", "words"), [(0.7, "0.1235"), (0.71, "0.1235 or more")])
-def test_where_an_error_is_a_lower_bound_all_that_show_it_say_so(khat, words):
-    found = dataclasses.replace(judge(np.zeros(100)), khat=khat, log_evidence=-3.0, log_evidence_se=0.12345)
-    assert found.log_evidence_error == words
+@pytest.mark.parametrize(
+    ("khat", "verdict", "words"),
+    [(0.7, "usable", "0.1235"), (0.71, "usable", "0.1235 or more"), (0.71, "good", "0.1235")],
+)
+def test_where_an_error_is_a_lower_bound_all_that_show_it_say_so(khat, verdict, words):
+    changed = {"khat": khat, "verdict": verdict, "log_evidence": -3.0, "log_evidence_se": 0.12345}
+    found = dataclasses.replace(judge(np.zeros(100)), **changed)
     assert dict(display._figures(found))["log evidence"] == f"-3.0000 ± {words}"
     assert f"± {words}</small>" in sections._figures(found)
     fit = SimpleNamespace(diagnostics=found, settings={"wall_seconds": 1.0, "steps": 1})

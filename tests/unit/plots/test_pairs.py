@@ -6,7 +6,7 @@ import pytest
 
 from bernflow.errors import ArgumentError
 from bernflow.plots import plot_pairs
-from bernflow.plots.pairs import PAIR_VIEW, REGIONS, highest_density
+from bernflow.plots.pairs import PAIR_VIEW, REGIONS, _ticks, highest_density
 from bernflow.plots.style import FIT, REFERENCE
 
 
@@ -35,6 +35,18 @@ def test_pairs_of_a_posterior_with_reference(make):
             assert all(cloud.get_rasterized() for cloud in clouds)
     assert [text.get_text() for text in grid[0, -1].get_legend().get_texts()] == ["fit", "truth"]
     assert figure.get_suptitle().startswith("Good fit")
+
+
+@pytest.mark.parametrize(
+    ("view", "ticks"),
+    [
+        ((-2.6, 2.6), [-1, 0, 1]),
+        ((0.87, 1.12), [0.95, 1.05]),  # 1.00 between them would touch both
+        ((-1.0, 12.0), [5, 10]),
+    ],
+)
+def test_numbers_at_the_axes_do_not_touch(view, ticks):
+    np.testing.assert_allclose(_ticks(*view), ticks)
 
 
 def test_pairs_of_draws_are_limited_to_the_pooled_view():

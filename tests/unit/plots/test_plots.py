@@ -6,7 +6,7 @@ import pytest
 from matplotlib import pyplot as plt
 
 from bernflow.errors import ArgumentError
-from bernflow.plots import plot_convergence, plot_posterior
+from bernflow.plots import plot_convergence, plot_pairs, plot_posterior
 from bernflow.plots.components import estimate_density
 from bernflow.plots.style import VERDICT_COLORS
 
@@ -65,12 +65,59 @@ def test_arguments_are_checked(make):
             plot_posterior(post, reference={"b": wrong}, num=10)
 
 
+def test_narrow_modes_far_apart_are_as_narrow_as_they_are():
+    rng = np.random.default_rng(0)
+    values = rng.choice([-2.0, 2.0], 4000) + 0.12 * rng.normal(size=4000)
+    grid, density = estimate_density(values)
+    exact = np.exp(-0.5 * ((np.abs(grid) - 2.0) / 0.12) ** 2) / (2 * 0.12 * np.sqrt(2 * np.pi))
+    # A tenth of the peak: the standard error of such an estimate is about a thirtieth.
+    np.testing.assert_allclose(density, exact, atol=0.1 * exact.max())
+    # Whole numbers make no spikes.
+    assert estimate_density(rng.poisson(3.0, 4000).astype(float))[1].max() < 1.0
+
+
 def test_density_integrates_to_the_share_it_shows():
     values = np.random.default_rng(0).standard_t(2, size=4000)
     grid, density = estimate_density(values)
     assert np.trapezoid(density, grid) == pytest.approx(0.995, abs=0.01)
     assert grid.max() < np.quantile(values, 0.999)
     assert estimate_density(np.ones(10))[1].max() == 1.0
+    assert estimate_density(np.array([0.5, 1.5]))[0][1] == 1.0  # no draw inside of the view
+
+
+class Shops:
+    """A model that knows names for the places along an axis of b."""
+
+    def dims(self):
+        return {"b": ("shop",)}
+
+    def coords(self):
+        return {"shop": ["harbor", "park", "1"]}
+
+    def deterministic(self, theta):
+        return {}
+
+
+def test_places_have_the_names_that_the_model_gives_them(make):
+    post = make()
+    post.model = Shops()
+    labels = ["tau", "b[harbor]", "b[park]", "b[1]"]
+    assert [axes.get_title() for axes in plot_posterior(post, num=100).axes] == labels
+    assert [axes.get_xlabel() for axes in plot_pairs(post, num=50).axes[-4:]] == labels
+    # As the figure calls them, also where that is a number; or else by index.
+    chosen = plot_posterior(post, ["b[park]", "b[1]", "b[0]"], num=100)
+    assert [axes.get_title() for axes in chosen.axes] == ["b[park]", "b[1]", "b[harbor]"]
+    with pytest.raises(ArgumentError, match=r"var_names: 'b\[beach\]' is unknown"):
+        plot_posterior(post, "b[beach]", num=10)
+
+
+def test_convergence_has_whole_numbers_at_its_ticks(make):
+    history = {"step": np.arange(4), "elbo": -1154.94 + np.array([0.0, 1e-4, 2e-4, 3e-4])}
+    figure = plot_convergence(make(history=history))
+    figure.axes[0].set_ylim(-1154.9401, -1154.9396)
+    render(figure)
+    assert figure.axes[0].yaxis.get_offset_text().get_text() == ""
+    assert all("1154.9" in tick.get_text() for tick in figure.axes[0].get_yticklabels())
 
 
 def test_convergence(make):

@@ -44,6 +44,19 @@ def test_counts_are_shown_as_shares():
     assert len(rounded.axes[0].lines) == MAX_LINES + 1
 
 
+def test_the_legend_shows_what_the_panels_have():
+    few, many = RNG.normal(size=(60, 5)), RNG.normal(size=(60, 200))
+    for replicates, marker, line, text in (
+        ({"y": few}, "o", "None", "replicated: 50 and 90 %"),
+        ({"y": many}, "None", "-", "replicated"),
+        ({"y": few, "z": many}, "o", "-", "replicated"),
+    ):
+        figure = plot_predictive(replicates, {name: value[0] for name, value in replicates.items()})
+        handle = figure.legends[0].legend_handles[1]
+        assert (handle.get_marker(), handle.get_linestyle()) == (marker, line)
+        assert figure.legends[0].get_texts()[0].get_text() == text
+
+
 def test_constant_data_and_replicates_are_drawn():
     plot_predictive({"y": np.full((60, 40), 2.5)}, {"y": np.full(40, 2.5)}).savefig(io.BytesIO(), format="png")
 

@@ -107,6 +107,17 @@ def test_a_component_is_chosen_by_number_or_indices():
     assert _component(post, "w", 2) == _component(post, None, (1, 0)) == ("w", (1, 0))
 
 
+def test_the_legend_speaks_of_other_coordinates_only_where_they_matter():
+    post = posterior_of(flow_of("gaussian-fullrank", 2), Site("w", (2,), constraints.real))
+    first, second = (plot_transformation(post, "w", i).axes[-1].get_legend().get_texts() for i in (0, 1))
+    assert [text.get_text() for text in first] == ["5, 50, 95 % of $z$"]
+    assert [text.get_text() for text in second] == [
+        "other $z$ at 0",
+        f"{NUM_CURVES} draws of them",
+        "5, 50, 95 % of $z$",
+    ]
+
+
 def test_arguments_are_checked(make):
     post = posterior_of(flow_of("gaussian", 2), Site("w", (2,), constraints.real))
     with pytest.raises(ArgumentError, match="name='b' is unknown: expected one of w"):

@@ -8,6 +8,8 @@ import pytest
 from matplotlib.figure import Figure
 from numpyro.distributions import constraints
 
+from bernflow.diagnostics import judge
+from bernflow.posterior.display import write_error
 from bernflow.report.advice import EXACT, MORE_MODES, advise, still_rising
 from bernflow.report.components import (
     Component,
@@ -16,8 +18,9 @@ from bernflow.report.components import (
     list_components,
     strongest_pairs,
 )
+from bernflow.report.sections import verdict_section
 from bernflow.report.svg import inline_svg
-from bernflow.report.wording import describe_support, describe_values, escape, words_of_setting
+from bernflow.report.wording import describe_support, describe_values, escape, say_khat, words_of_setting
 
 RNG = np.random.default_rng(0)
 
@@ -51,6 +54,35 @@ def test_labels_use_coordinates_where_the_model_gives_them():
 )
 def test_numbers_have_the_decimals_that_their_sd_makes_meaningful(values, texts):
     assert format_row(values) == texts
+
+
+@pytest.mark.parametrize(
+    ("verdict", "khat", "words"),
+    [
+        ("good", 0.3, "reliable up to 0.7"),
+        ("good", 1.9, "noise here: the weights are nearly equal"),
+        ("usable", 1.2, "reliable up to 0.7"),
+    ],
+)
+def test_a_large_khat_of_a_good_fit_is_explained(verdict, khat, words):
+    found = judge(RNG.normal(size=100), num_resamples=2)
+    assert say_khat(dataclasses.replace(found, verdict=verdict, khat=khat)) == words
+
+
+@pytest.mark.parametrize(
+    ("error", "text"), [(0.01234, "0.0123"), (5e-5, "0.0001"), (2.3e-6, "2e-06"), (0.0, "0.0000"), (np.nan, "nan")]
+)
+def test_small_errors_are_not_zero(error, text):
+    assert write_error(error) == text
+
+
+@pytest.mark.parametrize(("gap", "text"), [(0.0, "below 0.0001"), (-1e-3, "below 0.0001"), (0.01234, "0.0123")])
+def test_a_divergence_is_never_zero(material, gap, text):
+    found = material()
+    diagnostics = dataclasses.replace(found.diagnostics, elbo=-5.0 - gap, log_evidence=-5.0)
+    assert f'<dt>Divergence</dt><dd class="value">{text}</dd>' in verdict_section(
+        dataclasses.replace(found, diagnostics=diagnostics)
+    )
 
 
 def test_every_quantity_has_a_share():
