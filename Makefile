@@ -7,8 +7,9 @@ VENV ?= .venv
 else
 VENV ?= .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 endif
-# Two workers: compilation, which is most of a test's time, uses one core.
-ARGS ?= -n 2 --dist loadgroup
+# Two workers: compilation, which is most of a test's time, uses one core. The tests of a file share fits and compiled
+# functions, so that they run in one worker.
+ARGS ?= -n 2 --dist loadfile
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
@@ -40,6 +41,8 @@ demo: $(INSTALLED)
 test: $(INSTALLED_DEV)
 	$(BIN)/python -m pytest $(ARGS)
 
+# Slow tests are few and long; the next one goes to whoever is free.
+test-slow: ARGS = -n 2
 test-slow: $(INSTALLED_DEV)
 	$(BIN)/python -m pytest -m slow $(ARGS)
 

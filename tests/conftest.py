@@ -4,9 +4,25 @@ import os
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=1".strip()
 
 import gc
+import tempfile
 
 import jax
 import pytest
+
+
+def pytest_configure(config):
+    """Keep compiled functions on disk as long as the tests run: many files of tests need the same ones.
+
+    In a folder of this worker's own, since JAX does not lock it, and not by the environment, so that processes that
+    tests start compile as those of a user do.
+    """
+    config.compiled = tempfile.TemporaryDirectory(prefix="bernflow-tests-", ignore_cleanup_errors=True)
+    jax.config.update("jax_compilation_cache_dir", config.compiled.name)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
+def pytest_unconfigure(config):
+    config.compiled.cleanup()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -10,7 +10,7 @@ import bernflow
 
 SRC = Path(bernflow.__file__).parent
 LAYERS = (
-    ("errors", "files", "folders", "keys", "locks", "placement", "precision", "sealed"),
+    ("background", "errors", "files", "folders", "keys", "locks", "placement", "precision", "sealed"),
     ("models",),
     ("target", "preflight"),
     ("flows",),

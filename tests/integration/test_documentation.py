@@ -21,17 +21,15 @@ EXAMPLES = {
 SAME = {"docs/index.md-0": "README.md-0"}
 # Run as they are in every run: the first thing that a reader pastes.
 WHOLE = {"README.md-0"}
-# Pages whose examples need more than Python packages that are always there; what they compile other tests compile, too.
+# Pages whose examples need more than Python packages that are always there.
 HAS_STAN = importlib.util.find_spec("httpstan") is not None and any(map(shutil.which, ("g++", "clang++", "c++")))
-NEEDS = {"docs/how-to/stan.md": ("stan", HAS_STAN), "docs/tutorials/stan.md": ("stan", HAS_STAN)}
+NEED_STAN = ("docs/how-to/stan.md", "docs/tutorials/stan.md")
 
 
 def whole(name):
     marks = [] if name in WHOLE else [pytest.mark.slow]
-    group, is_there = NEEDS.get(name.rpartition("-")[0], (None, True))
-    if group is not None:
-        missing = pytest.mark.skipif(not is_there, reason=f"what {group} needs is not installed")
-        marks += [missing, pytest.mark.xdist_group(group)]
+    if name.rpartition("-")[0] in NEED_STAN:
+        marks.append(pytest.mark.skipif(not HAS_STAN, reason="what Stan needs is not installed"))
     return pytest.param(name, marks=marks)
 
 

@@ -157,7 +157,8 @@ SCOPES = pytest.mark.parametrize("scope", ["some", pytest.param("all", marks=pyt
 @SCOPES
 def test_eight_devices_do_as_one(expected, tmp_path, scope):
     path = tmp_path / "found.npz"
-    finish(start(ONE_PROCESS, path, scope, XLA_FLAGS="--xla_force_host_platform_device_count=8"))
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8"
+    finish(start(ONE_PROCESS, path, scope, XLA_FLAGS=flags))
     same(np.load(path), expected, "gradients", "rows", *(("numpyro", "batches") if scope == "all" else ()))
 
 

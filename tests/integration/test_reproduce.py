@@ -9,9 +9,6 @@ import pytest
 from bernflow.cli import main
 from bernflow.experiments.catalogue import EXPERIMENTS
 
-# In one worker, so that experiments find the fits that they share.
-pytestmark = pytest.mark.xdist_group("experiments")
-
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory):

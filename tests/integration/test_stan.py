@@ -63,7 +63,6 @@ pytestmark = [
     pytest.mark.skipif(
         not os.environ.get("CXX") and not any(map(shutil.which, COMPILERS)), reason="there is no C++ compiler"
     ),
-    pytest.mark.xdist_group("stan"),
 ]
 
 

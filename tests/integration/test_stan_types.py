@@ -19,7 +19,6 @@ DATA = {"N": 3, "empty": 0, "y": [0.5, 1.0, -2.0], "edge": 0.99}
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(importlib.util.find_spec("httpstan") is None, reason="httpstan is not installed"),
-    pytest.mark.xdist_group("stan"),
 ]
 
 

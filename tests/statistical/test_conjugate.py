@@ -17,9 +17,6 @@ from scipy.special import betaln, gammaln
 
 import bernflow as bf
 
-# In one worker, so that the fits are made once.
-pytestmark = pytest.mark.xdist_group("conjugate")
-
 NUM = 20_000
 MAX_KL = 1e-3
 

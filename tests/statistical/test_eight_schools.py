@@ -8,9 +8,6 @@ import pytest
 import bernflow as bf
 from bernflow.experiments.targets import BENCHMARKS, FUNNEL_SD
 
-# In one worker, so that the fits are made once.
-pytestmark = pytest.mark.xdist_group("eight-schools")
-
 NUM = 20_000
 # E[tau] by quadrature over log tau, with mu and the effects integrated out; the published script's draws have 0.55.
 MEAN_TAU = 3.598
@@ -36,7 +33,8 @@ def fits():
 @pytest.mark.parametrize(
     ("name", "max_kl", "unseen"),
     [
-        ("eight-schools-noncentered", 0.002, 1e-3),
+        # In every run by its PyMC model, in `integration/test_pymc.py`.
+        pytest.param("eight-schools-noncentered", 0.002, 1e-3, marks=pytest.mark.slow),
         # P(tau < exp(-4)) is 0.0037 and 0.0007 to 0.0022 under the fits of keys 0 to 2 (k-hat 0.84 to 0.90): mass in
         # the neck that few draws reach, and that the standard error does not know of.
         ("eight-schools-centered", 0.03, 1e-2),
@@ -51,7 +49,9 @@ def test_kl_and_evidence(fits, name, max_kl, unseen):
     assert found.log_evidence == pytest.approx(benchmark.log_evidence, abs=4 * found.log_evidence_se + unseen)
 
 
-@pytest.mark.parametrize("name", ["eight-schools-noncentered", "eight-schools-centered"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("eight-schools-noncentered", marks=pytest.mark.slow), "eight-schools-centered"]
+)
 def test_mean_of_tau(fits, name):
     _, post = fits(name)
     # 3 % are 4.7 Monte Carlo standard errors of 20,000 draws (sd 3.22).

@@ -7,6 +7,7 @@ from numpyro.distributions import constraints as c
 
 from bernflow.errors import ModelError
 from bernflow.models import Model, Site, from_log_density
+from bernflow.models.base import AbstractMappedModel
 from bernflow.target import Layout, Target, is_scale
 
 
@@ -125,9 +126,15 @@ def test_scales_come_first_and_labels_follow():
     )
     assert layout.names == ("b", "s", "w", "t")
     assert layout.labels() == ["s", "t[0]", "b[0]", "b[1]", "w[0]", "w[1]"]
+    assert layout.num_scales == 2
     theta, _ = layout.constrain(jnp.array([0.0, 0.0, 5.0, 6.0, 0.0, 0.0]))
     np.testing.assert_allclose(theta["b"], [5.0, 6.0])
     np.testing.assert_allclose(theta["t"], [2.0])
+
+
+def test_a_layout_is_structure_and_no_data():
+    # Compiled functions are kept by structure; what were a leaf would be traced, and shapes cannot be.
+    assert jax.tree.leaves(Layout((Site("b", (2,), c.real), Site("w", (3,), c.simplex)))) == []
 
 
 @pytest.mark.parametrize(
@@ -156,6 +163,73 @@ def test_density_carries_the_jacobian():
     values = jax.vmap(target.log_density)(grid)
     np.testing.assert_allclose(values, grid[:, 0] - jnp.exp(grid[:, 0]), rtol=1e-12)
     np.testing.assert_allclose(np.trapezoid(np.exp(values), grid[:, 0]), 1.0, rtol=1e-6)
+
+
+def test_every_site_must_lie_in_its_support():
+    layout = Layout((Site("a", (2,), c.positive), Site("b", (), c.unit_interval)))
+    inside = {"a": jnp.array([1.0, 2.0]), "b": jnp.array(0.5)}
+    assert layout.contains(inside)
+    assert not layout.contains({**inside, "a": jnp.array([1.0, -2.0])})
+    assert not layout.contains({**inside, "b": jnp.array(1.5)})
+
+
+class Mapped(AbstractMappedModel):
+    """b in R^2, a scale s > 0 and a real c behind a map of the model's own, in model order: x = (b, log s, c)."""
+
+    sites: tuple[Site, ...] = (Site("b", (2,), None), Site("s", (), None), Site("c", (), None))
+
+    def unconstrained_sizes(self):
+        return 2, 1, 1
+
+    def scales(self):
+        return False, True, False
+
+    def constrain(self, x):
+        return {"b": x[:2], "s": jnp.exp(x[2]), "c": x[3]}, x[2]
+
+    def unconstrain(self, theta):
+        return jnp.append(theta["b"], jnp.stack([jnp.log(theta["s"]), theta["c"]]))
+
+    def log_density_on_reals(self, x):
+        return x[0] + 10.0 * x[1] + 100.0 * x[2] + 1000.0 * x[3]
+
+    def sample_prior(self, key):
+        return None
+
+    def initial(self):
+        return None
+
+    def observed(self):
+        return {}
+
+    def log_likelihood(self, theta):
+        return {}
+
+    def deterministic(self, theta):
+        return {}
+
+    def predict(self, key, theta, *args, **kwargs):
+        return {}
+
+
+def test_the_map_of_a_model_is_reordered_and_nothing_else():
+    target = Target(Mapped())
+    layout = target.layout
+    assert jax.tree.leaves(layout) == []
+    assert (layout.dim, layout.num_scales, layout.labels()) == (4, 1, ["s", "b[0]", "b[1]", "c"])
+    x = jnp.array([0.5, 2.0, 3.0, 4.0])
+    theta, log_jacobian = layout.constrain(x)
+    np.testing.assert_allclose(theta["b"], [2.0, 3.0])
+    np.testing.assert_allclose([theta["s"], theta["c"], log_jacobian], [np.exp(0.5), 4.0, 0.5])
+    back, log_jacobian_back = layout.unconstrain(theta)
+    np.testing.assert_allclose(back, x)
+    assert log_jacobian_back == pytest.approx(0.5)
+    assert layout.contains(theta)
+    assert target.log_density(x) == pytest.approx(2.0 + 30.0 + 50.0 + 4000.0)
+    # The model's density on the constrained scale is without the Jacobian.
+    assert target.model.log_density(theta) == pytest.approx(4082.0 - 0.5)
+    with pytest.raises(ModelError, match="support of 's' is known only to the model's own map to R"):
+        target.model.support_of("s", theta)
 
 
 def test_nan_counts_as_minus_infinity():

@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from bernflow.posterior import Posterior
-from bernflow.posterior.display import write_error
+from bernflow.posterior.display import write_error, write_evidence_error
 from bernflow.report.wording import say_khat
 
 WIDTH = 79
@@ -39,7 +39,7 @@ def figure_lines(posterior: Posterior, exact: float | None = None) -> Iterator[s
     yield f"{'k-hat':<14}{d.khat:>9.2f} ± {d.khat_se:.2f}     ({say_khat(d)})"
     yield f"{'ESS':<14}{100 * d.ess_fraction:>9.1f} %          of the draws, after weighting"
     yield f"{'ELBO':<14}{d.elbo:>9.4f} ± {write_error(d.elbo_se)}"
-    yield f"{'log evidence':<14}{d.log_evidence:>9.4f} ± {write_error(d.log_evidence_se)}{known}"
+    yield f"{'log evidence':<14}{d.log_evidence:>9.4f} ± {write_evidence_error(d)}{known}"
     yield f"{'time':<14}{posterior.settings['wall_seconds']:>9.1f} s,  {posterior.settings['steps']} steps"
 
 

@@ -74,7 +74,8 @@ class Diagnostics:
         elbo: evidence lower bound in nats.
         elbo_se: its Monte Carlo standard error.
         log_evidence: importance sampling estimate of the log marginal likelihood in nats.
-        log_evidence_se: its standard error by the delta method.
+        log_evidence_se: its standard error, with the tail of the weights extrapolated where k-hat is above 0.5; a lower
+            bound of it where k-hat is above 0.7.
         num_draws: number of fresh draws behind these figures.
         num_nonfinite: number of them at which the target density was zero or not a number.
         verdict: "good" (use the draws as they are), "usable" (with care, see `status`) or "poor".

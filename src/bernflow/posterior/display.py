@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bernflow.diagnostics.summaries import summarize
-from bernflow.diagnostics.verdict import Diagnostics
+from bernflow.diagnostics.verdict import USABLE_KHAT, Diagnostics
 
 MAX_ROWS = 10
 COLUMNS, QUANTILES = ("mean", "sd", "5%", "95%"), (0.05, 0.95)
@@ -119,7 +119,7 @@ def _figures(diagnostics: Diagnostics) -> list[tuple[str, str]]:
         ("k-hat", f"{d.khat:.2f}"),
         ("ESS", f"{100 * d.ess_fraction:.1f} %"),
         ("ELBO", f"{d.elbo:.4f} ± {write_error(d.elbo_se)}"),
-        ("log evidence", f"{d.log_evidence:.4f} ± {write_error(d.log_evidence_se)}"),
+        ("log evidence", f"{d.log_evidence:.4f} ± {write_evidence_error(d)}"),
     ]
 
 
@@ -131,6 +131,13 @@ def write_error(error: float) -> str:
         ('0.0012', '2e-06')
     """
     return f"{error:.4f}" if not 0.0 < error < 5e-5 else f"{error:.0e}"
+
+
+def write_evidence_error(diagnostics: Diagnostics) -> str:
+    """Write the standard error of the log evidence, and say where no more than a lower bound of it is known."""
+    # A good fit has a high k-hat only where all weights are nearly equal.
+    bounded = diagnostics.khat > USABLE_KHAT and diagnostics.verdict != "good"
+    return f"{write_error(diagnostics.log_evidence_se)}{' or more' if bounded else ''}"
 
 
 def _number(value: float | str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from bernflow.diagnostics.verdict import Diagnostics
-from bernflow.posterior.display import write_error
+from bernflow.posterior.display import write_error, write_evidence_error
 from bernflow.report.advice import advise
 from bernflow.report.components import COLUMNS, Component, table_row
 from bernflow.report.material import Material
@@ -43,7 +43,7 @@ def _figures(d: Diagnostics) -> str:
         ("k-hat", f"{d.khat:.2f}", f"{d.khat_se:.2f}", f"shape of the tail of the weights; {say_khat(d)}"),
         ("Effective draws", f"{100 * d.ess_fraction:.1f} %", f"{100 * d.ess_fraction_se:.1f}", "after weighting (ESS)"),
         ("ELBO", f"{d.elbo:.4f}", write_error(d.elbo_se), "evidence lower bound, nats"),
-        ("Log evidence", f"{d.log_evidence:.4f}", write_error(d.log_evidence_se), "by importance sampling, nats"),
+        ("Log evidence", f"{d.log_evidence:.4f}", write_evidence_error(d), "by importance sampling, nats"),
         (
             "Divergence",
             "below 0.0001" if gap < 5e-5 else f"{gap:.4f}",

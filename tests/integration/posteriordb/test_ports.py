@@ -13,11 +13,11 @@ from bernflow.experiments.posteriordb.catalogue import POSTERIORS, build
 from bernflow.experiments.posteriordb.numpyro_models import log_populations
 from bernflow.experiments.posteriordb.reference import load_data, load_draws
 from bernflow.models import as_model
+from bernflow.models.stan.build import Program, translate
 from bernflow.precision import use_precision
 from bernflow.target import Target
 
 NUM_POINTS = 20
-COMPILED_IN_EVERY_RUN = "eight_schools-eight_schools_noncentered"
 LOTKA_VOLTERRA = "hudson_lynx_hare-lotka_volterra"
 # Two solvers of the differential equations differ by their discretization errors.
 TOLERANCE = {LOTKA_VOLTERRA: 1e-3}
@@ -52,13 +52,24 @@ def test_pymc_is_the_same_posterior(name, folder):
     check_same_posterior(name, "pymc", folder)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [name if name == COMPILED_IN_EVERY_RUN else pytest.param(name, marks=pytest.mark.slow) for name in POSTERIORS],
-)
+# Each is a compilation of its own. That Stan and NumPyro agree on eight schools `integration/test_stan.py` tests, too.
+@pytest.mark.slow
+@pytest.mark.parametrize("name", POSTERIORS)
 def test_stan_is_the_same_posterior(name, folder):
     pytest.importorskip("httpstan")
     check_same_posterior(name, "stan", folder)
+
+
+@pytest.mark.parametrize("name", POSTERIORS)
+def test_stan_accepts_the_programs_with_the_sites_and_the_data_of_the_numpyro_models(name, folder):
+    pytest.importorskip("httpstan")
+    entry, data = POSTERIORS[name], load_data(POSTERIORS[name], folder)
+    info = translate(Program(entry.stan_code(), f"{name}.stan")).info
+    model, args = build(entry, "numpyro", data)
+    with use_precision("float64"):
+        sites = {site.name: len(site.shape) for site in as_model(model, args, {}).sites}
+    assert {site: kind["dimensions"] for site, kind in info["parameters"].items()} == sites
+    assert set(info["inputs"]) <= set(data)
 
 
 @pytest.mark.slow

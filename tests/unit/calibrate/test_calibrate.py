@@ -14,9 +14,6 @@ from bernflow.calibrate.result import Calibration, deviation, p_values_of
 from bernflow.errors import ArgumentError, ModelError
 from bernflow.models.numpyro import NumPyroModel
 
-# In one worker, so that the fits are made once.
-pytestmark = pytest.mark.xdist_group("calibrate")
-
 QUICK = {"num_simulations": 20, "num_draws": 100, "steps": 250, "family": "gaussian", "progress": False}
 
 

@@ -7,9 +7,6 @@ import bernflow as bf
 from bernflow.errors import ArgumentError
 from bernflow.posterior.export import to_datatree
 
-# In one worker, so that the fit is made once.
-pytestmark = pytest.mark.xdist_group("compare")
-
 NUM = 4000
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bernflow.diagnostics.agreement import compare, moments
+from bernflow.diagnostics.agreement import Moments, compare, moments
 from bernflow.errors import ArgumentError
 
 
@@ -55,6 +55,41 @@ def test_tolerance_is_in_units_of_the_reference_sd(draws, reference):
     assert not compare(spoiled, reference, tolerance=0.01).agrees
     assert compare(spoiled, reference, tolerance=0.1).agrees
     assert compare(spoiled, reference).worst_mean.mean_error == pytest.approx(0.1, abs=0.05)
+
+
+def test_within_allows_more_of_means_than_of_standard_deviations(draws, reference):
+    moved = {**draws, "a": draws["a"] + 0.4}
+    found = compare(moved, reference)
+    allowance = 4.0 * found.worst_mean.mean_se
+    off = abs(found.worst_mean.mean_error)
+    assert found.within(off - allowance + 0.01, 0.0)
+    assert not found.within(off - allowance - 0.01, 0.0)
+    # Standard deviations have an allowance of their own.
+    stretched = compare({**draws, "a": 3.0 + 1.2 * (draws["a"] - 3.0)}, reference)
+    excess = stretched.worst_sd.sd_error - 4.0 * stretched.worst_sd.sd_se
+    assert stretched.worst_sd.name == "a"
+    assert stretched.within(0.0, excess + 0.01)
+    assert not stretched.within(0.0, excess - 0.01)
+    assert not stretched.within(excess, 0.0)
+
+
+def test_repeated_draws_count_once(draws, reference):
+    plain, repeated = compare(draws, reference), compare(draws, reference, num_effective=200)
+    theirs = moments(reference["a"])
+    ours = np.sqrt((plain.columns[0].mean_se * theirs.sd) ** 2 - theirs.mean_se**2)
+    expected = np.hypot(np.sqrt(20_000 / 200) * ours, theirs.mean_se) / theirs.sd
+    assert repeated.columns[0].mean_se == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("num", "agrees"), [(90, False), (110, True)])
+def test_what_is_known_too_badly_agrees_with_nothing(num, agrees, draws, reference):
+    # A mean of 100 draws has a standard error of a tenth of a standard deviation.
+    exact = {name: np.tile(values, 100) for name, values in draws.items()}
+    assert compare(draws, exact, num_effective=num).columns[0].agrees is agrees
+
+
+def test_a_constant_column_has_no_errors():
+    assert moments(np.full(100, 2.0)) == Moments(2.0, 0.0, 0.0, 0.0)
 
 
 def test_chains_that_have_not_met_agree_with_nothing(rng, reference):

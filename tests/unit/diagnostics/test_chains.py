@@ -69,6 +69,7 @@ def test_two_reasons_are_both_said():
 def test_four_draws_of_a_chain_can_be_judged():
     found = convergence(NOISE[:, :, :4])
     assert np.isfinite([found.rhat, found.ess_bulk, found.ess_tail]).all()
+    assert np.isfinite(convergence(NOISE[:, :2]).rhat).all()
 
 
 @pytest.mark.parametrize("values", [NOISE[:, :, :3], np.full((3, 4, 100), np.nan)])

@@ -36,6 +36,16 @@ def test_standardized_errors():
     np.testing.assert_allclose(errors["sd"], [0, -0.5, 0], atol=tolerance)
 
 
+def test_few_draws_are_measured_exactly():
+    # In one dimension every direction is the axis: the quantiles of two draws are read at the levels of four.
+    a, b = np.array([[0.0], [4.0]]), np.array([[0.0], [1.0], [3.0], [4.0]])
+    assert sliced_wasserstein(a, b) == pytest.approx(0.0)
+    assert sliced_wasserstein(a, np.maximum(b, 1.0)) == pytest.approx(0.5)
+    errors = standardized_errors([[1.0], [3.0]], [[0.0], [0.0], [3.0]])
+    assert errors["mean"] == pytest.approx((2.0 - 1.0) / np.sqrt(3.0))
+    assert errors["sd"] == pytest.approx(np.sqrt(2.0) / np.sqrt(3.0) - 1.0)
+
+
 @pytest.mark.parametrize(("a", "b"), [((5, 2), (5, 3)), ((5,), (5,)), ((1, 2), (5, 2))])
 def test_shapes_are_checked(a, b):
     with pytest.raises(ArgumentError, match=r"The samples have shapes .* with the same p"):

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from bernflow.diagnostics import bootstrap_errors, elbo, ess_fraction, log_evidence, psis
+from bernflow.diagnostics.importance import tail_size
 from bernflow.errors import ArgumentError
 
 S = 20_000
@@ -56,6 +57,47 @@ def test_ess_evidence_and_elbo_match_theory():
     value, error = elbo(raw)
     assert error == pytest.approx(0.3 / np.sqrt(S), rel=0.05)
     assert abs(value + 12.0 + 0.045) < 5 * error
+
+
+def test_the_error_of_the_evidence_holds_where_weights_have_heavy_tails():
+    # Draws of N(0, 0.4) for N(0, 1): weights of Pareto shape 0.84, without a variance, and an evidence of one.
+    found = np.array([log_evidence(gaussian_weights(sd=0.4, seed=s)) for s in range(50)])
+    errors, stated = np.abs(found[:, 0]), found[:, 1]
+    # Of 50 samples 90 % are expected within two standard errors, give or take 4 %; by the delta method it is half.
+    assert np.mean(errors < 2.0 * stated) > 0.9 - 4 * 0.042
+    by_delta = [np.sqrt((1 / ess_fraction(gaussian_weights(sd=0.4, seed=s)) - 1) / S) for s in range(50)]
+    assert np.mean(errors < 2.0 * np.array(by_delta)) < 0.7
+    # Nor is it so large as to say nothing: the median error of a normal estimate is 0.67 standard errors.
+    assert 0.3 < np.median(errors) / np.median(stated) < 1.2
+
+
+def test_the_share_beyond_the_largest_weight_is_that_of_a_pareto_tail():
+    # All weights are Pareto: quantiles r^k at r = 1 / (1 - p) on an even grid. Beyond r = S lies (1/S) S^k / (1 - k),
+    # of a mean of 1 / (1 - k).
+    shape = 0.6
+    r = S / (np.arange(S) + 0.5)
+    value, error = log_evidence(shape * np.log(r) + 3.0)
+    by_delta = np.sqrt((1 / ess_fraction(shape * np.log(r)) - 1) / S)
+    # To two percent, by which k-hat of this grid differs from the shape.
+    assert np.sqrt(error**2 - by_delta**2) == pytest.approx(S ** (shape - 1.0), rel=0.02)
+    assert value == pytest.approx(3.0 - np.log(1.0 - shape), abs=error)
+    # Draws of weight zero change nothing of it.
+    value, error = log_evidence(np.append(shape * np.log(r), np.full(9 * S, -np.inf)))
+    by_delta = np.sqrt((10 / ess_fraction(shape * np.log(r)) - 1) / (10 * S))
+    assert np.sqrt(error**2 - by_delta**2) == pytest.approx(S ** (shape - 1.0), rel=0.1)
+
+
+def test_the_tail_is_a_fifth_of_few_draws_and_less_of_many():
+    # Vehtari et al. (2024): the smaller of a fifth and three square roots.
+    assert [tail_size(num) for num in (25, 100, 225, 20_000)] == [5, 20, 45, 425]
+
+
+def test_nothing_is_known_of_the_evidence_where_one_draw_carries_all():
+    u = np.random.default_rng(0).uniform(size=S)
+    assert log_evidence(-100.0 * np.log(u))[1] == np.inf
+    assert log_evidence(np.repeat([1.0, 9.0], 500))[1] == np.inf
+    # A shape above one has no mean; what is stated is finite, and says that nothing is known.
+    assert 3.0 < log_evidence(-1.5 * np.log(u))[1] < np.inf
 
 
 def test_bootstrap_errors_match_the_spread_over_seeds():

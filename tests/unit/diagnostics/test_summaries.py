@@ -5,6 +5,7 @@ from bernflow.diagnostics.summaries import summarize
 
 def test_figures():
     assert summarize(np.array([1.0, 2.0, 3.0]), (0.0, 0.25, 1.0)) == (2.0, 1.0, 1.0, 1.5, 3.0)
+    assert summarize(np.array([1.0, 3.0]), ())[1] == np.sqrt(2.0)
     # In double precision, whatever the draws are in.
     values = np.full(1_000_000, 0.1, np.float32)
     assert summarize(values, ())[0] == np.float64(np.float32(0.1))

@@ -1,12 +1,16 @@
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from bernflow.cli.printing import figure_lines
 from bernflow.diagnostics import judge
 from bernflow.diagnostics.verdict import _judge_weights
 from bernflow.errors import ArgumentError
+from bernflow.posterior import display
+from bernflow.report import sections
 
 S = 20_000
 SEEDS = range(3)
@@ -183,6 +187,19 @@ def test_figures_and_advice():
     assert "tails of the posterior are not covered" in judge(heavy).status
     with pytest.raises(dataclasses.FrozenInstanceError):
         found.verdict = "good"
+
+
+@pytest.mark.parametrize(
+    ("khat", "verdict", "words"),
+    [(0.7, "usable", "0.1235"), (0.71, "usable", "0.1235 or more"), (0.71, "good", "0.1235")],
+)
+def test_where_an_error_is_a_lower_bound_all_that_show_it_say_so(khat, verdict, words):
+    changed = {"khat": khat, "verdict": verdict, "log_evidence": -3.0, "log_evidence_se": 0.12345}
+    found = dataclasses.replace(judge(np.zeros(100)), **changed)
+    assert dict(display._figures(found))["log evidence"] == f"-3.0000 ± {words}"
+    assert f"± {words}</small>" in sections._figures(found)
+    fit = SimpleNamespace(diagnostics=found, settings={"wall_seconds": 1.0, "steps": 1})
+    assert any(line.endswith(f"-3.0000 ± {words}") for line in figure_lines(fit))
 
 
 def test_few_draws_are_never_good():

@@ -9,9 +9,6 @@ import pytest
 import bernflow as bf
 from bernflow.errors import ArgumentError
 
-# In one worker, so that the fits are made once.
-pytestmark = pytest.mark.xdist_group("fit")
-
 
 @pytest.mark.parametrize(
     ("given", "message"),

@@ -12,9 +12,6 @@ from bernflow.flows.affine import DiagonalAffine
 from bernflow.flows.gaussian import LocationScale
 from bernflow.target import Target
 
-# In one worker, so that the fits are made once.
-pytestmark = pytest.mark.xdist_group("fit")
-
 OPTIMIZER = optax.chain(optax.scale_by_adam(), optax.scale(-1.0))
 
 

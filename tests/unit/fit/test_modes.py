@@ -1,5 +1,6 @@
 """Modes that one fit misses: found by the others, and mixed."""
 
+import functools
 import warnings
 
 import jax
@@ -102,8 +103,9 @@ def test_a_draw_without_inverse_under_another_component_has_no_density_there():
     assert np.isfinite(mixture.sample_and_log_prob(jax.random.key(0), 50)[1]).all()
 
 
+@functools.cache
 def two_modes(share):
-    """Two unit Gaussians in the plane, 8 sd apart."""
+    """Two unit Gaussians in the plane, 8 sd apart; one function for all tests, so that it is compiled once."""
     centers = jnp.array([[-DISTANCE / 2, 0.0], [DISTANCE / 2, 0.0]])
 
     def logp(x):

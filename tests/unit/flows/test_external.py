@@ -25,9 +25,6 @@ pytest.importorskip("flowjax")
 import paramax
 from flowjax import bijections, distributions, flows
 
-# In one worker, so that the fits are made once.
-pytestmark = pytest.mark.xdist_group("flowjax")
-
 COVARIANCE = np.array([[1.0, 0.8, 0.0], [0.8, 1.0, 0.3], [0.0, 0.3, 1.0]])
 LOG_EVIDENCE = 0.5 * np.linalg.slogdet(2 * np.pi * COVARIANCE)[1]
 KEY = jax.random.key(7)

@@ -14,9 +14,6 @@ from bernflow.semistructured.members import NetworkSource, Prepared
 
 from .conftest import AGE, MALE, Net, binary, make, predictor
 
-# In one worker, so that the fits are made once.
-pytestmark = pytest.mark.xdist_group("estimator")
-
 QUICK = {"epochs": 2, "batch_size": 50, "progress": False}
 # A Gaussian compiles faster than the default; `test_coverage_of_the_interval` uses that.
 SMALL = {"family": "gaussian-fullrank"}

@@ -1,5 +1,6 @@
 """The truth about a target: exact draws, posteriordb's reference draws, or a long run of NUTS that is kept on disk."""
 
+import io
 import json
 from os import PathLike
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from bernflow.errors import FileFormatError
 from bernflow.experiments.accuracy.cases import Case
 from bernflow.experiments.accuracy.columns import Columns, to_columns
 from bernflow.experiments.accuracy.methods import numpyro_nuts
@@ -41,9 +43,7 @@ def load(case: Case, out: Path, data: str | PathLike | None = None) -> tuple[Col
     kept = _path(case.benchmark, out)
     if not kept.is_file():
         return None, "no reference was made"
-    with np.load(kept, allow_pickle=False) as file:
-        header = json.loads(str(file[HEADER]))
-        chains = {name: file[name] for name in header["sites"]}
+    header, chains = _read(kept)
     if header["verdict"] == "poor":
         return None, f"NUTS is no reference here: {header['status']}"
     return to_columns(chains, lead=2), f"NUTS: {header['status']}"
@@ -52,10 +52,7 @@ def load(case: Case, out: Path, data: str | PathLike | None = None) -> tuple[Col
 def is_made(benchmark: Benchmark, out: Path, settings: dict[str, Any]) -> bool:
     """Tell whether a run of these settings is kept."""
     path = _path(benchmark, out)
-    if not path.is_file():
-        return False
-    with np.load(path, allow_pickle=False) as file:
-        return json.loads(str(file[HEADER]))["settings"] == settings
+    return path.is_file() and _read(path)[0]["settings"] == settings
 
 
 def make(benchmark: Benchmark, out: Path, settings: dict[str, Any]) -> str:
@@ -76,6 +73,25 @@ def make(benchmark: Benchmark, out: Path, settings: dict[str, Any]) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, lambda file: np.savez_compressed(file, allow_pickle=False, **contents))
     return found.status
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Read the header and the chains of a kept run.
+
+    Raises:
+        FileFormatError: whatever is wrong with the file.
+    """
+    try:
+        # Of bytes, because NumPy leaves a file open that is no archive. It looks at the checksum of all that it reads.
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
+            header = json.loads(str(file[HEADER]))
+            chains = {name: file[name] for name in header["sites"]}
+        return {name: header[name] for name in ("settings", "verdict", "status")}, chains
+    except Exception as error:  # a file can make the parsers of zip, NumPy and JSON raise almost anything
+        raise FileFormatError(
+            f"{path} is not a reference of this suite, or it is damaged ({type(error).__name__}: {error}): delete it, "
+            "and the next run makes it again."
+        ) from error
 
 
 def _suitable(benchmark: Benchmark, settings: dict[str, Any]) -> dict[str, Any]:

@@ -160,6 +160,29 @@ def test_a_reference_is_kept_with_its_verdict(tmp_path, gaussian, case):
     assert {name: values.shape for name, values in columns.items()} == dict.fromkeys(("a", "b", "twice"), (4, 500))
     assert reference.is_made(hidden.benchmark, tmp_path, settings)
     assert not reference.is_made(hidden.benchmark, tmp_path, {**settings, "samples": 501})
+    check_damage(hidden, tmp_path, settings)
+
+
+def check_damage(hidden, out, settings):
+    """A kept run that was cut off, flipped in a bit anywhere, or is another file, is named and never used."""
+    path = out / reference.FOLDER / "hidden.npz"
+    whole = path.read_bytes()
+    cut = [whole[: len(whole) // 2], whole[:-1], b"", b"no archive"]
+    places = np.random.default_rng(0).integers(len(whole), size=40)
+    flipped = [whole[:k] + bytes([whole[k] ^ 16]) + whole[k + 1 :] for k in places]
+    kept, _ = reference.load(hidden, out)
+    refused = 0
+    for content in [*cut, *flipped]:
+        path.write_bytes(content)
+        try:
+            found, _ = reference.load(hidden, out)
+        except FileFormatError:
+            refused += 1
+            with pytest.raises(FileFormatError, match=r"hidden.npz is not a reference .*delete it, and the next run"):
+                reference.is_made(hidden.benchmark, out, settings)
+        else:  # a bit that means nothing, such as a date
+            assert all(np.array_equal(found[name], kept[name]) for name in kept)
+    assert refused > 40
 
 
 @pytest.fixture
