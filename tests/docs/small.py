@@ -31,13 +31,14 @@ def install(setattr_=setattr, family="bernstein"):
         A list that gets the number of steps of every training.
     """
     trained = []
-    api, engine, jointly = (importlib.import_module(f"bernflow.fit.{name}") for name in ("api", "engine", "jointly"))
+    api, engine, evaluation = (
+        importlib.import_module(f"bernflow.fit.{name}") for name in ("api", "engine", "evaluation")
+    )
     estimator = importlib.import_module("bernflow.semistructured.estimator")
     setattr_(api, "resolve_settings", _small_settings(api.resolve_settings, family))
     setattr_(estimator, "resolve_settings", _small_settings(estimator.resolve_settings, family))
     setattr_(engine, "train", _few_steps(engine.train, trained))
-    for module in (engine, jointly):
-        setattr_(module, "NUM_DIAGNOSTIC_DRAWS", NUM_DIAGNOSTIC_DRAWS)
+    setattr_(evaluation, "NUM_DIAGNOSTIC_DRAWS", NUM_DIAGNOSTIC_DRAWS)
     setattr_(bf.SemiStructured, "fit", _few_epochs(bf.SemiStructured.fit))
     setattr_(bf, "from_stan", _from_stan)
     return trained

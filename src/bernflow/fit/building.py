@@ -21,10 +21,11 @@ def flows_at(
     settings: Settings, dim: int, starts: Gaussian, chosen: Int[np.ndarray, " r"], key: Key[Array, ""]
 ) -> AbstractFlow:
     """Return stacked flows, each at a chosen start."""
-    keys = grid(quick(key), (len(chosen),))
-    make = _build if settings.family.compiled else _build_one_by_one
+    build, spec, shape = settings.family.build, settings.spec(dim), (len(chosen),)
     loc, factor = jnp.asarray(starts.loc[chosen]), jnp.asarray(starts.factor[chosen])
-    return fetched(make(settings.family.build, settings.spec(dim), keys, loc, factor))
+    if settings.family.compiled:
+        return fetched(_build(build, spec, grid(quick(key), shape), loc, factor))
+    return fetched(_build_one_by_one(build, spec, grid(key, shape), loc, factor))
 
 
 def prepare_flows(settings: Settings, dim: int) -> AbstractFlow:

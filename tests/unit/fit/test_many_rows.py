@@ -4,6 +4,7 @@ import pytest
 
 import bernflow as bf
 from bernflow.diagnostics.importance import ess_fraction, log_evidence
+from bernflow.diagnostics.verdict import judge
 from bernflow.fit import joint, jointly, many_rows
 from bernflow.fit.batches import Batches
 from bernflow.fit.many_rows import Judged, find_mode, judge_by_part, say_part
@@ -77,9 +78,11 @@ def test_the_verdict_says_what_it_rests_on(posterior):
     assert ess_fraction(exact) > 0.99
 
 
-def test_too_much_noise_cannot_be_called_good(posterior):
+def test_too_much_noise_cannot_be_called_good():
     batches = Batches({"x": np.zeros(50)}, 50, 5, seed=0)
-    told = say_part(posterior.diagnostics, Judged(np.zeros(1), 0.5, 2.0), batches)
+    good = judge(0.001 * np.random.default_rng(0).normal(size=1000))
+    assert good.verdict == "good"
+    told = say_part(good, Judged(np.zeros(1), 0.5, 2.0), batches)
     assert told.verdict == "usable"
     assert told.status.startswith("Usable (")
     assert "uncertain by 0.5 nats. That is too much to call the fit good." in told.status

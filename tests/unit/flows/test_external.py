@@ -18,7 +18,7 @@ from bernflow.flows import FAMILIES
 from bernflow.flows.base import AbstractFlow
 from bernflow.flows.external import FlowjaxFlow, as_flowjax, check_given, given_flow, named_flow
 from bernflow.flows.families import Spec
-from bernflow.keys import as_key
+from bernflow.keys import as_key, grid, spawn
 from bernflow.posterior import sampling
 
 pytest.importorskip("flowjax")
@@ -93,7 +93,7 @@ def test_realnvp_nears_a_correlated_gaussian(realnvp):
 
 
 def test_permutations_are_not_trained(realnvp):
-    restart_keys = jax.random.split(jax.random.split(as_key(0), 3)[1], 2)
+    restart_keys = grid(spawn(as_key(0), 3)[1], (2,))
     starts = [named_flow(key, "realnvp", 3) for key in restart_keys]
     found = integers(realnvp.distribution)
     assert len(found) == 2
