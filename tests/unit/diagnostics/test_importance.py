@@ -165,3 +165,9 @@ def test_laws(values, shift):
     smoothed, khat = psis(raw)
     assert np.exp(smoothed).sum() == pytest.approx(1.0)
     assert not np.isnan(khat)
+
+
+def test_enormous_log_weights_have_an_elbo_of_unknown_error():
+    mean, error = elbo(-1e200 * np.linspace(1.0, 2.0, 1000))
+    assert mean == pytest.approx(-1.5e200)
+    assert error == np.inf
