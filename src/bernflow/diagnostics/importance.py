@@ -21,6 +21,8 @@ TIED_SPREAD = 1e-3
 # In a tail that spans more than this many nats most weights underflow beside the largest, and the generalized Pareto
 # fit sees nothing but zeros. Hill's estimator works on the logs.
 MAX_TAIL_SPREAD = 300.0
+# Weights of a tail that differ by less than this factor are nearly constant.
+CONSTANT_TAIL = 0.5
 # Fewer draws of positive weight than this leave too few points in the tail for a generalized Pareto fit.
 MIN_DRAWS = 25
 # Above this k-hat the weights have no variance, and above 1 no mean: the mean of a tail is that of the second shape.
@@ -122,6 +124,9 @@ def _share_beyond(raw: Float[np.ndarray, " s"]) -> float:
     scale = khat * excess / np.expm1(khat * np.log(2.0))
     reached = excess * np.expm1(khat * np.log(num)) / np.expm1(khat * np.log(2.0))
     beyond = weights[0] + reached + (scale + khat * reached) / (1.0 - min(khat, MAX_SHAPE_OF_A_MEAN))
+    # Nearly constant weights have a k-hat of noise: no tail is believed to hold more than what was seen above it.
+    if weights[0] > CONSTANT_TAIL:
+        beyond = min(beyond, np.sum(weights[1:] - weights[0]))
     return float(beyond / np.sum(np.exp(kept - ordered[-1])))
 
 
