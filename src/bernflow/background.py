@@ -12,6 +12,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import numpy as np
 from jax.errors import JaxRuntimeError
 
 # More functions at once than this only keep each other waiting.
@@ -61,6 +62,19 @@ class BackgroundJit:
     @functools.cached_property
     def _compiled(self) -> Any:
         return eqx.filter_jit(self._function, compiler_options=_options())  # type: ignore[call-overload]
+
+
+def zeros_of(function: Callable[..., Any], *args: Any) -> Any:
+    """Return what a function would return, with zeros in place of all numbers and nothing computed.
+
+    Example:
+        >>> zeros_of(lambda x: {"a": x @ x.T}, np.ones((2, 3)))["a"].shape
+        (2, 2)
+    """
+    return jax.tree.map(
+        lambda leaf: np.zeros(leaf.shape, leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf,
+        eqx.filter_eval_shape(function, *args),
+    )
 
 
 def num_cores() -> int:

@@ -19,7 +19,7 @@ from bernflow.target import Target
 RADIUS = 2.0
 
 
-def preflight(target: Target, starts: Float[Array, "k p"]) -> Float[Array, "usable p"]:
+def preflight(target: Target, starts: Float[Array, "k p"]) -> Float[np.ndarray, "usable p"]:
     """Return the starts at which the log density and its gradient are finite.
 
     Args:
@@ -34,7 +34,7 @@ def preflight(target: Target, starts: Float[Array, "k p"]) -> Float[Array, "usab
     finite = np.isfinite(values)
     usable = finite & np.isfinite(gradients).all(axis=1)
     if usable.any():
-        return jnp.asarray(np.asarray(starts)[usable])
+        return np.asarray(starts)[usable]
     if not finite.any():
         raise ModelError(_blame_density(target, starts))
     raise ModelError(_blame_gradient(target, gradients[finite]))

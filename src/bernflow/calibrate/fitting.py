@@ -13,7 +13,6 @@ from bernflow.diagnostics.importance import ess_fraction
 from bernflow.fit.chunk import CHUNK, Trainee
 from bernflow.fit.loop import COVERING_ESS, Method
 from bernflow.fit.settings import FULL_RATE_DIM, Settings
-from bernflow.flows.base import AbstractScoredFlow
 from bernflow.models.base import Theta
 from bernflow.posterior import sampling
 from bernflow.target import Target
@@ -38,7 +37,7 @@ def fit_block(
     num = len(next(iter(theta.values())))
     start_keys = jax.random.split(jax.random.fold_in(noise, 2**31 + 2), num)
     trainee = blocks.begin_block(simulator, data, start_keys, settings)
-    use_score = settings.family.use_score and isinstance(trainee.flow, AbstractScoredFlow)
+    use_score = settings.trains_by_score(trainee.flow)
     rate = settings.learning_rate
     if rate is not None and not settings.family.paper_recipe:
         rate *= min(1.0, FULL_RATE_DIM / target.dim)

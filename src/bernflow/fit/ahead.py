@@ -8,7 +8,6 @@ from bernflow import background
 from bernflow.fit.building import prepare_flows
 from bernflow.fit.chunk import prepare_chunk
 from bernflow.fit.settings import Settings
-from bernflow.flows.base import AbstractScoredFlow
 from bernflow.keys import as_key
 from bernflow.posterior.sampling import BLOCK, density_block, log_density_block, noise_block, push_block
 from bernflow.target import Target
@@ -19,9 +18,12 @@ def compile_ahead(target: Target, settings: Settings) -> None:
     if background.num_cores() == 1 or not settings.family.compiled:
         return
     flows = prepare_flows(settings, target.dim)
-    use_score = settings.family.use_score and isinstance(flows, AbstractScoredFlow)
     prepare_chunk(
-        flows, target, optimizer=settings.optimizer, num_particles=settings.num_particles, use_score=use_score
+        flows,
+        target,
+        optimizer=settings.optimizer,
+        num_particles=settings.num_particles,
+        use_score=settings.trains_by_score(flows),
     )
     flow = jax.tree.map(lambda leaf: leaf[0] if eqx.is_array(leaf) else leaf, flows)
     block = np.zeros((BLOCK, target.dim))

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from bernflow.background import BackgroundJit
+from bernflow.background import BackgroundJit, zeros_of
 from bernflow.fit.settings import Settings
 from bernflow.fit.start import Gaussian
 from bernflow.flows.base import AbstractFlow
@@ -34,10 +34,7 @@ def prepare_flows(settings: Settings, dim: int) -> AbstractFlow:
     start = np.zeros((settings.restarts, dim)), np.zeros((settings.restarts, dim, dim))
     arguments = (settings.family.build, settings.spec(dim), keys, *start)
     _build.prepare(*arguments)
-    return jax.tree.map(
-        lambda leaf: np.zeros(leaf.shape, leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf,
-        eqx.filter_eval_shape(_stacked, *arguments),
-    )
+    return zeros_of(_stacked, *arguments)
 
 
 def _stacked(

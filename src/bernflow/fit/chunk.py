@@ -10,7 +10,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from bernflow.background import BackgroundJit
+from bernflow.background import BackgroundJit, zeros_of
 from bernflow.flows.base import AbstractFlow
 from bernflow.keys import as_key, grid
 from bernflow.objectives import Estimate, Noise, antithetic_noise, path_gradient, pathwise_gradient, stratified_noise
@@ -129,9 +129,8 @@ def prepare_chunk(
     """Begin to compile `run_chunk` in the background, for flows of these shapes."""
     num = num_stacked(flows)
     _initial_state.prepare(flows, optimizer)
-    state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), eqx.filter_eval_shape(_fresh, flows, optimizer))
     run_chunk.prepare(
-        Trainee(flows, state, np.zeros(num, np.int32)),  # type: ignore[arg-type]
+        Trainee(flows, zeros_of(_fresh, flows, optimizer), np.zeros(num, np.int32)),  # type: ignore[arg-type]
         target,
         grid(as_key(0), key_shape(flows, num, CHUNK, num_particles)),
         np.zeros(CHUNK),

@@ -28,7 +28,7 @@ from bernflow.fit.rays import find_endless
 from bernflow.fit.resume import LoopMemory
 from bernflow.fit.settings import FULL_RATE_DIM, Settings
 from bernflow.fit.start import Gaussian, find_start
-from bernflow.flows.base import AbstractDistribution, AbstractFlow, AbstractScoredFlow
+from bernflow.flows.base import AbstractDistribution, AbstractFlow
 from bernflow.keys import nth, spawn
 from bernflow.placement import fetched
 from bernflow.posterior import Posterior
@@ -91,7 +91,7 @@ def _spread(target: Target, devices: Devices | None) -> Target:
 def _usable_points(target: Target, num: int, key: Key[Array, ""]) -> tuple[Array, Array]:
     """Return points of finite density, and a key for what comes next."""
     points_key, path_key = spawn(key, 2)
-    usable = np.asarray(preflight(target, starting_points(target, points_key, num)))
+    usable = preflight(target, starting_points(target, points_key, num))
     # Unusable points are replaced, not dropped: the number of paths is part of the compiled shape.
     return jnp.asarray(usable[np.arange(num) % len(usable)]), path_key
 
@@ -120,7 +120,7 @@ def train_and_judge(
     `probes` tell of modes that the flows may miss, `memory` outlives the process, and over `devices` the rows are
     spread while the fit lasts.
     """
-    use_score = settings.family.use_score and isinstance(flows, AbstractScoredFlow)
+    use_score = settings.trains_by_score(flows)
     rate = settings.learning_rate
     if rate is not None and not settings.family.paper_recipe:
         # The outer map has p^2 entries, and the noise of their steps adds up.

@@ -118,18 +118,23 @@ def train(
     num_restarts = trainee.num_skipped.shape[0]
     cycles = _divide(steps, method) if steps is not None else CYCLES if method.tolerance is None else SHORT_CYCLES
     evaluation_key = nth(key, 2**31 - 1)
+
+    def is_met(
+        trainee: Trainee, weights: Float[np.ndarray, "r s"], rows: Float[np.ndarray, "n s"], khat_allowed: float
+    ) -> bool:
+        """Tell whether the restarts whose log weights are `rows`, of all of them, are near enough."""
+        if method.tolerance is not None:
+            return all(is_within(row, method.tolerance) for row in rows)
+        near = all(has_arrived(row, khat_allowed) for row in rows)
+        return near and is_good(trainee, weights, target, evaluation_key)
+
     if place is None:
         place = Place(0, 0, 0, trainee, trainee, None)
         if steps is None:
             # The start is kept where training does not improve on it; a Gaussian posterior is met by it exactly.
             seen = evaluate_finite(trainee, target, evaluation_key)
             # All of them: the parts of a mixture come from restarts that are not the best.
-            if method.tolerance is not None:
-                arrived = all(is_within(row, method.tolerance) for row in seen)
-            else:
-                arrived = all(has_arrived(row, UNCOVERED_KHAT) for row in seen)
-                arrived = arrived and is_good(trainee, seen, target, evaluation_key)
-            if arrived:
+            if is_met(trainee, seen, seen, UNCOVERED_KHAT):
                 report(0, 0, _seen_at_start(seen, method.num_particles))
                 return Trained(trainee, 0)
             place = place._replace(weights=seen)
@@ -162,13 +167,12 @@ def train(
             step = compare(weights, log_weights)
             if step.better or weights is None:
                 trainee, weights = after, log_weights
-            if method.tolerance is not None:
-                met = is_within(best_of(weights), method.tolerance)
-            else:
-                # One cycle of covering is due unless the tails are met already.
-                met = has_arrived(best_of(weights), UNCOVERED_KHAT if cycle == 0 else COVERED_KHAT)
-                met = met and steps is None and is_good(trainee, weights, target, evaluation_key)
-            if steps is None and (met or (not step.worthwhile and length > CYCLES[0])):
+            # One cycle of covering is due unless the tails are met already.
+            khat_allowed = UNCOVERED_KHAT if cycle == 0 else COVERED_KHAT
+            if steps is None and (
+                (not step.worthwhile and length > CYCLES[0])
+                or is_met(trainee, weights, best_of(weights)[None], khat_allowed)
+            ):
                 break
     except KeyboardInterrupt:
         if done == 0:

@@ -6,6 +6,7 @@ from typing import Any
 import optax
 
 from bernflow.errors import ArgumentError
+from bernflow.flows.base import AbstractFlow, AbstractScoredFlow
 from bernflow.flows.external import given_name, is_flowjax
 from bernflow.flows.families import Family, Spec, get_family
 from bernflow.flows.noise import NOISES
@@ -46,6 +47,10 @@ class Settings:
     def spec(self, dim: int) -> Spec:
         """Describe the flow for a posterior of `dim` dimensions."""
         return Spec(dim=dim, order=self.order, noise=self.base, width=HIDDEN_WIDTH, variant=self.variant)
+
+    def trains_by_score(self, flow: AbstractFlow) -> bool:
+        """Tell whether such a flow is trained by path gradients, for which it must know its score."""
+        return self.family.use_score and isinstance(flow, AbstractScoredFlow)
 
     def describe(self) -> dict[str, Any]:
         """Return the choices as JSON-able values."""

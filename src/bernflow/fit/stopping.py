@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from bernflow.diagnostics.importance import psis
+from bernflow.diagnostics.importance import log_evidence, psis
 from bernflow.diagnostics.verdict import judge
 from bernflow.fit.chunk import Trainee
 from bernflow.fit.evaluation import log_weights_of, num_diagnostic_draws, pick
@@ -67,7 +67,7 @@ def has_arrived(weights: Float[np.ndarray, " s"], khat_allowed: float) -> bool:
 def is_within(weights: Float[np.ndarray, " s"], tolerance: float) -> bool:
     """Tell whether q is within a tolerance, in nats, with tails that importance weights can mend."""
     # Two estimates: the first does not see tails that were cut off, the second is noisy.
-    missing = np.logaddexp.reduce(weights) - np.log(weights.size) - np.mean(weights)
+    missing = log_evidence(weights)[0] - np.mean(weights)
     return max(_distance(weights), missing) < tolerance and psis(weights)[1] < COVERED_KHAT
 
 

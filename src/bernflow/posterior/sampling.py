@@ -30,8 +30,7 @@ MANY_ROWS = 4096
 SMALL_BLOCK = 100
 # Rows of data times draws that are evaluated at once. A CPU does it four times faster where the rows of few draws fit
 # into its cache; an accelerator wants to be kept busy.
-MAX_ROWS_TIMES_DRAWS = {"cpu": 2**16}
-MAX_ON_ACCELERATOR = 2**25
+ROWS_TIMES_DRAWS_ON_CPU, ROWS_TIMES_DRAWS_ON_ACCELERATOR = 2**16, 2**25
 # Proposals per weighted draw: with constant weights every proposal is used at most once.
 OVERSAMPLING = 4
 
@@ -101,7 +100,8 @@ def _log_likelihood_block(model: AbstractModel, theta: Theta) -> Theta:
 
 def draws_at_once(rows: int) -> int:
     """Return at how many draws the density of so many rows is best evaluated at once."""
-    return max(1, MAX_ROWS_TIMES_DRAWS.get(jax.default_backend(), MAX_ON_ACCELERATOR) // rows)
+    most = ROWS_TIMES_DRAWS_ON_CPU if jax.default_backend() == "cpu" else ROWS_TIMES_DRAWS_ON_ACCELERATOR
+    return max(1, most // rows)
 
 
 def density_block(model: AbstractModel) -> int:

@@ -84,7 +84,7 @@ class Training:
         chosen = {
             "optimizer": self.settings.optimizer,
             "num_particles": self.settings.num_particles,
-            "use_score": self.settings.family.use_score and hasattr(self.trainee.flow, "score"),
+            "use_score": self.settings.trains_by_score(self.trainee.flow),
         }
         return (self.trainee, self.target, self._keys, self._rates, self._powers), chosen
 
