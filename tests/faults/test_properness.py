@@ -220,17 +220,18 @@ FRONT_ENDS = {
         ),
     ),
 }
+# The ridge of the repeated columns moves both coefficients. Separated classes leave a cone around the axis of b[0]: the
+# second coefficient is named only where the ray that was found leans far enough.
+NAMED = {"NumPyro": ["b[0], b[1]"], "Model": ["b[0]", "b[0], b[1]"]}
 
 
 @pytest.mark.parametrize("name", ["NumPyro", pytest.param("Model", marks=pytest.mark.slow)])
 def test_a_fit_says_so(name, tmp_path):
-    with pytest.warns(
-        UserWarning, match=r"bernflow: Poor .*: the posterior seems not to be proper. Along b\[0\], b\[1\]"
-    ):
+    with pytest.warns(UserWarning, match=r"bernflow: Poor .*: the posterior seems not to be proper. Along b\[0\]"):
         post = bf.fit(*FRONT_ENDS[name], family="gaussian-fullrank", steps=50, progress=False)
     found = post.diagnostics
     assert found.verdict == "poor"
-    assert found.improper == "b[0], b[1]"
+    assert found.improper in NAMED[name]
     assert "Give these parameters a proper prior" in found.status
     assert bf.load(post.save(tmp_path / "fit.bernflow")).diagnostics == found
 
