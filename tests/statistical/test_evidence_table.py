@@ -1,10 +1,10 @@
 """Evidence and divergence of fits to models whose answers are known exactly.
 
 Every error of the evidence is within 4 of the standard errors that the fit states (6e-5 false alarms each for a new
-key), and all of them together are as large as chance makes them (2e-4). That holds where k-hat is at most 0.7: above,
-the standard error is a lower bound; there the error is small in itself. KL(q || p) by
-draws of the fit agrees with that by draws of the exact posterior within 5 standard errors: what is averaged there has
-heavy tails.
+key), and all of them together are as large as chance makes them (2e-4). That holds where k-hat is at most 0.7 or the
+weights are nearly constant, so that their tail does not matter: elsewhere the standard error is a lower bound; there
+the error is small in itself. KL(q || p) by draws of the fit agrees with that by draws of the exact posterior within 5
+standard errors: what is averaged there has heavy tails.
 """
 
 import jax
@@ -17,6 +17,8 @@ from bernflow.experiments.exactness import MODELS, examine
 from bernflow.models import as_model
 
 MAX_KHAT = 0.7
+# Weights of such an effective sample size are constant to a few per cent, and their k-hat says nothing.
+CONSTANT_ESS = 0.999
 # A simplex, a scale and a vector in two fits: what takes time is compilation.
 QUICK = ("dirichlet-multinomial", "conjugate-regression")
 
@@ -27,9 +29,11 @@ def check(names):
         exact = MODELS[name]
         post = bf.fit(exact.model, *exact.args, progress=False)
         found[name] = examine(post, exact)
-        assert post.diagnostics.verdict != "poor", name
-        assert abs(found[name].evidence_error) < 4 * found[name].evidence_se + (post.diagnostics.khat > MAX_KHAT) * 1e-3
-        if post.diagnostics.khat <= MAX_KHAT:
+        judged = post.diagnostics
+        assert judged.verdict != "poor", name
+        is_told = judged.khat <= MAX_KHAT or judged.ess_fraction > CONSTANT_ESS
+        assert abs(found[name].evidence_error) < 4 * found[name].evidence_se + (0.0 if is_told else 1e-3), name
+        if is_told:
             errors.append(found[name].evidence_z)
     assert len(errors) >= len(names) / 2
     assert 1e-4 < stats.chi2(len(errors)).sf(np.sum(np.square(errors))) < 1 - 1e-4, found
