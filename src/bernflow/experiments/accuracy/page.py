@@ -16,7 +16,7 @@ from bernflow.plots.style import house_style
 
 PICTURE = "accuracy"
 # Below the Monte Carlo error of tens of thousands of draws a KL is no number to quote.
-SMALLEST = 1e-4
+SMALLEST, LARGEST = 1e-4, 1e7
 TITLES = {
     False: "Every method with its defaults",
     True: "Every method with as many gradient evaluations as bernflow took",
@@ -124,7 +124,9 @@ def _kl(row: Row | None, exact: bool) -> str:
 def _small(kl: float) -> str:
     if math.isnan(kl) or math.isinf(kl):
         return number(kl)
-    return "< 0.0001" if kl < SMALLEST else f"{kl:.4f}" if kl < 10 else f"{kl:,.1f}"
+    if kl < SMALLEST:
+        return "< 0.0001"
+    return f"{kl:.4f}" if kl < 10 else f"{kl:,.1f}" if kl < LARGEST else f"{kl:.1e}"
 
 
 def _details(row: Mapping[str, Row], case: Case) -> Table:

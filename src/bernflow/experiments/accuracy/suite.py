@@ -54,7 +54,7 @@ TIERS = {
             "bernoulli",
             "toy-regression",
             "eight-schools-noncentered",
-            "funnel",
+            "funnel-10",
             "kidiq-kidscore_interaction",
             "modes-2-2",
         ),

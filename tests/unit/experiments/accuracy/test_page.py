@@ -8,7 +8,7 @@ CASES = all_cases()
 REAL = "sblrc-blr"
 
 
-def record(target="funnel", method="bernflow", key=0, matched=False, elbo=-0.1, **more):
+def record(target="funnel-10", method="bernflow", key=0, matched=False, elbo=-0.1, **more):
     figures = {"elbo": elbo, "elbo_se": 0.001, "khat": 0.2, "ess_fraction": 0.99, "kl": -elbo, "seconds": 5.0}
     figures |= {"gradients": 96000, "log_evidence_estimate": 0.5, "log_evidence_estimate_se": 0.01}
     figures |= {"mean_error": -0.02, "mean_error_se": 0.01, "sd_error": 0.03, "sd_error_se": 0.01}
@@ -34,7 +34,7 @@ RECORDS = [
 
 def test_medians_and_evidence():
     table = summary.rows(RECORDS, CASES, matched=False)
-    assert table["funnel"]["bernflow"].kl == pytest.approx(0.1)
+    assert table["funnel-10"]["bernflow"].kl == pytest.approx(0.1)
     # The evidence of a real posterior is estimated, that of one whose weights have heavy tails is not.
     assert table[REAL]["bernflow"].kl == pytest.approx(3.5)
     assert table["nn-regression"]["bernflow"].kl is None
@@ -43,10 +43,10 @@ def test_medians_and_evidence():
     assert summary.rows([*RECORDS, wrong], CASES, matched=False)[REAL]["AutoMultivariateNormal"].kl == pytest.approx(
         2.5
     )
-    assert table["funnel"]["bernflow"].verdicts == "good 2, poor 1"
-    assert table["funnel"]["bernflow"].truth == "yes, false bad"
+    assert table["funnel-10"]["bernflow"].verdicts == "good 2, poor 1"
+    assert table["funnel-10"]["bernflow"].truth == "yes, false bad"
     assert table["bernoulli"]["AutoIAFNormal"].status == "refuses 1-D"
-    assert list(summary.rows(RECORDS, CASES, matched=True)["funnel"]) == ["bernflow", "pymc-advi"]
+    assert list(summary.rows(RECORDS, CASES, matched=True)["funnel-10"]) == ["bernflow", "pymc-advi"]
 
 
 def test_goals():
@@ -57,10 +57,10 @@ def test_goals():
         f"({REAL})."
     )
     assert "bernflow, the same number of gradients" in lines[1]
-    assert "on 0 of 1 targets (funnel)." in lines[1]
+    assert "on 0 of 1 targets (funnel-10)." in lines[1]
     assert f"bernflow is worse than a full-rank normal on 1 of 2 targets ({REAL})." in lines
     assert f"posteriordb: ESS fraction of at least 0.98 on 0 of 1 ({REAL})." in lines
-    assert "Verdicts of bernflow: 0 false good and 1 false bad (funnel) in 5 runs." in lines
+    assert "Verdicts of bernflow: 0 false good and 1 false bad (funnel-10) in 5 runs." in lines
 
 
 def test_page_and_picture(tmp_path):
@@ -68,8 +68,8 @@ def test_page_and_picture(tmp_path):
     text = written.read_text(encoding="utf-8")
     assert (tmp_path / "accuracy.png").stat().st_size > 10_000
     assert (tmp_path / "accuracy.svg").read_text().startswith("<?xml")
-    funnel = next(line for line in text.splitlines() if line.startswith("| Neal's funnel"))
-    assert funnel == "| Neal's funnel, 10 dimensions | 0.1000 | 2.0000 | **0.0999** |"
+    funnel = next(line for line in text.splitlines() if line.startswith("| Funnel, p = 10"))
+    assert funnel == "| Funnel, p = 10 | 0.1000 | 2.0000 | **0.0999** |"
     assert "| sblrc-blr | ≈ 3.5000 | **≈ 2.5000** |  |" in text
     assert "| Small neural network | **ELBO -20.00** |  |  |" in text
     assert "| Bernoulli | **0.0856** |  | refuses 1-D |" in text
