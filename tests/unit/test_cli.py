@@ -55,7 +55,7 @@ def test_version(capsys):
     ("words", "message"),
     [
         ((), "commands:"),
-        (("frobnicate",), "invalid choice: 'frobnicate' (choose from"),
+        (("frobnicate",), "there is no 'frobnicate': expected one of demo, fit"),
         (("demo", "--seed", "one"), "argument --seed: invalid int value: 'one'"),
         (("demo", "--sede", "1"), "unrecognized arguments: --sede 1"),
     ],

@@ -1,11 +1,13 @@
 """The command `bernflow`: finds the subcommand, runs it, and turns errors into one sentence."""
 
 import argparse
+import difflib
 import os
 import sys
 import textwrap
 from collections.abc import Sequence
 from importlib import metadata
+from typing import Any
 
 from bernflow.cli import benchmark, completion, data, demo, doctor, fit, report, reproduce
 from bernflow.cli.command import ERROR, INTERRUPTED, OK, USAGE, Command
@@ -82,9 +84,21 @@ class _Formatter(argparse.HelpFormatter):
         return "\n\n".join(p if "\n" in p else "\n".join(self._split_lines(p, width)) for p in parts)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Names the nearest word where one is not known."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        known = [str(choice) for choice in action.choices]
+        near = difflib.get_close_matches(str(value), known, n=1)
+        guess = f" Did you mean {near[0]}?" if near else ""
+        raise argparse.ArgumentError(action, f"there is no {value!r}: expected one of {', '.join(known)}.{guess}")
+
+
 def make_parser() -> argparse.ArgumentParser:
     """Describe the command line."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="bernflow",
         description="Bayesian inference with Bernstein flows: a posterior by optimization, with a verdict on it.",
         epilog="""

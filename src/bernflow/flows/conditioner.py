@@ -59,6 +59,11 @@ class MaskedNetwork(eqx.Module):
         return self.out * allowed[:, None, :]
 
 
+# A log-scale is linear in e up to here. Beyond, where one draw in a million lies or the tails are heavy, a scale grows
+# like a power of e: exp(e) of a heavy-tailed e overflows, and one such draw makes the ELBO minus infinity.
+LINEAR_UNTIL = 8.0
+
+
 class Skip(eqx.Module):
     """Unsaturated terms in e_1..e_{j-1} for location and log-scale of dimension j (see `BernsteinFlow`).
 
@@ -78,11 +83,14 @@ class Skip(eqx.Module):
 
     def terms(self, e: Float[Array, " c"]) -> tuple[Float[Array, " p"], Float[Array, " p"]]:
         """Return what is added to the location and to the log-scale of every dimension."""
-        return self.shift @ e, self.log_scale @ e + self.spread @ (0.5 * jnp.log1p(e**2))
+        excess = jnp.maximum(jnp.abs(e) - LINEAR_UNTIL, 0.0)
+        linear = jnp.clip(e, -LINEAR_UNTIL, LINEAR_UNTIL) + jnp.sign(e) * jnp.log1p(excess)
+        return self.shift @ e, self.log_scale @ linear + self.spread @ (0.5 * jnp.log1p(e**2))
 
     def slopes(self, e: Float[Array, " c"]) -> tuple[Float[Array, "p c"], Float[Array, "p c"]]:
         """Return the derivatives of both terms."""
-        return self.shift, self.log_scale + self.spread * (e / (1.0 + e**2))
+        excess = jnp.maximum(jnp.abs(e) - LINEAR_UNTIL, 0.0)
+        return self.shift, self.log_scale / (1.0 + excess) + self.spread * (e / (1.0 + e**2))
 
     def strictly_lower(self) -> "Skip":
         """Return the terms by which no dimension sees itself or a later one."""

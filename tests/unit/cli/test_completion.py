@@ -125,4 +125,4 @@ def test_quotes_and_brackets_in_help_do_no_harm():
 
 def test_an_unknown_shell_is_refused(capsys):
     assert main(["completion", "tcsh"]) == 2
-    assert "invalid choice: 'tcsh'" in capsys.readouterr().err
+    assert "there is no 'tcsh'" in capsys.readouterr().err

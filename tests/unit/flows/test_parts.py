@@ -91,6 +91,20 @@ def test_skip_terms_of_the_conditioner_and_their_slopes():
         assert np.all(leaf[np.tril_indices(3, -1)])
 
 
+def test_far_out_a_scale_grows_like_a_power():
+    skip = eqx.tree_at(lambda s: s.log_scale, Skip(1, 1), jnp.full((1, 1), 2.0))
+
+    def log_scale(e):
+        return float(skip.terms(jnp.array([e]))[1][0])
+
+    assert [log_scale(e) for e in (-8.0, -3.0, 8.0)] == [-16.0, -6.0, 16.0]
+    np.testing.assert_allclose(log_scale(1e9) - log_scale(1e7), 2.0 * np.log(1e2), rtol=1e-6)
+    np.testing.assert_allclose(log_scale(-1e9), -log_scale(1e9))
+    for e in (-1e9, -8.5, 7.9, 8.0 + 1e-9, 30.0):
+        (slope,) = skip.slopes(jnp.array([e]))[1][0]
+        np.testing.assert_allclose(slope, jax.grad(lambda e: skip.terms(e[None])[1][0])(jnp.asarray(e)), rtol=1e-9)
+
+
 def test_followers_start_with_hidden_units_of_variance_one():
     followers = Followers(KEY, 3, 4, order=5, width=WIDTH, noise="normal")
     assert is_spread(followers.w1, 1.0 / np.sqrt(4))
