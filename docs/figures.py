@@ -1,4 +1,4 @@
-"""Make the pictures of the how-to page on figures: one fit of eight schools, drawn in every way.
+"""Make the pictures of the how-to pages: one fit of eight schools, drawn in every way, and a calibration.
 
 `python docs/figures.py` writes docs/assets/plots/*.png.
 """
@@ -7,6 +7,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
 from matplotlib.figure import Figure
 
 import bernflow as bf
@@ -26,6 +29,13 @@ FIGURES: dict[str, Callable[..., Figure]] = {
 }
 
 
+def line(x: np.ndarray, y: np.ndarray) -> None:
+    """Declare the regression that the page on calibration simulates."""
+    slope = numpyro.sample("slope", dist.Normal(0, 1))
+    sigma = numpyro.sample("sigma", dist.HalfNormal(1))
+    numpyro.sample("y", dist.Normal(slope * x, sigma), obs=y)
+
+
 def main(folder: Path = FOLDER) -> None:
     """Fit once and draw everything."""
     benchmark = BENCHMARKS["eight-schools-noncentered"]
@@ -36,6 +46,8 @@ def main(folder: Path = FOLDER) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, draw in FIGURES.items():
         draw(post, exact, both).savefig(folder / f"{name}.png", dpi=110)
+    found = bf.calibrate(line, np.linspace(-1, 1, 12), np.zeros(12), num_simulations=128, steps=500, progress=False)
+    found.plot().savefig(folder / "calibration.png", dpi=110)
 
 
 if __name__ == "__main__":
