@@ -3,13 +3,12 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, Float, Key
 
 from bernflow.diagnostics.importance import ess_fraction
-from bernflow.fit.chunk import CHUNK, Trace, Trainee, key_shape, run_chunk
+from bernflow.fit.chunk import CHUNK, Trace, Trainee, effort_for, key_shape, run_chunk
 from bernflow.fit.evaluation import evaluate_finite
 from bernflow.fit.stopping import COVERED_KHAT, UNCOVERED_KHAT, best_of, compare, has_arrived, is_good, is_within
 from bernflow.keys import grid, nth
@@ -118,6 +117,7 @@ def train(
     num_restarts = trainee.num_skipped.shape[0]
     cycles = _divide(steps, method) if steps is not None else CYCLES if method.tolerance is None else SHORT_CYCLES
     evaluation_key = nth(key, 2**31 - 1)
+    effort = effort_for(method.tolerance)
 
     def is_met(
         trainee: Trainee, weights: Float[np.ndarray, "r s"], rows: Float[np.ndarray, "n s"], khat_allowed: float
@@ -148,12 +148,12 @@ def train(
             planned = done + sum(map(len, chunks[before:])) if steps is None else steps
             after = after if before else trainee
             for number, chunk in enumerate(chunks[before:], before + 1):
-                after, trace = run_chunk(
+                after, trace = run_chunk.with_effort(effort)(
                     after,
                     target,
                     grid(nth(key, done), key_shape(after.flow, num_restarts, CHUNK, method.num_particles)),
-                    jnp.asarray(np.pad(chunk, (0, CHUNK - len(chunk)))),
-                    jnp.asarray(powers),
+                    np.pad(chunk, (0, CHUNK - len(chunk))),
+                    powers,
                     optimizer=method.optimizer,
                     num_particles=method.num_particles,
                     use_score=method.use_score,
