@@ -165,8 +165,12 @@ def train_and_judge(
             best, distribution, missing = _choose(flows, spread, choice_key, settings.components or 1)
             distribution = fetched(distribution)
             skipped = int(np.asarray(trainee.num_skipped)[best])
-            draws, log_weights = weigh(distribution, spread, judge_key, num_diagnostic_draws(spread.model))
-            diagnostics = judge(log_weights, missing_mass=missing, num_failed_steps=skipped)
+            # In a hurry few draws are enough for a fit that they call good.
+            for num in sorted({num_diagnostic_draws(spread.model, hurry) for hurry in (settings.tolerance, None)}):
+                draws, log_weights = weigh(distribution, spread, judge_key, num)
+                diagnostics = judge(log_weights, missing_mass=missing, num_failed_steps=skipped)
+                if diagnostics.verdict == "good":
+                    break
             if probes is not None and np.isfinite(diagnostics.log_evidence):
                 elsewhere = mass_elsewhere(probes, spread, draws, diagnostics.log_evidence, choice_key)
                 if elsewhere > (missing or 0.0):

@@ -32,6 +32,8 @@ NUM_NEAR = 2
 NUM_NOISE = 4
 # In more dimensions so many of the axes, evenly spread, are looked at.
 MAX_AXES = 300
+# Draws that tell where the fit is and how wide: medians of all of them would take as long as all rays.
+NUM_CORE = 4000
 # With fewer draws at which there is a density, the fit has run away.
 MIN_USABLE = 0.99
 # Standard deviation of a normal distribution per median distance from its center.
@@ -196,6 +198,7 @@ def _core(draws: Float[np.ndarray, "s p"]) -> Float[np.ndarray, "s p"]:
     """
     if len(draws) < 10 * (draws.shape[1] + 1):
         return draws[:0]
+    draws = draws[: max(NUM_CORE, 20 * (draws.shape[1] + 1))]
     center = np.median(draws, 0)
     distance = np.abs(draws - center)
     rounding = np.finfo(float).eps * np.abs(center) + np.finfo(float).tiny
