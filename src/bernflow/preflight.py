@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from bernflow.background import BackgroundJit
+from bernflow.background import Effort, background_jit
 from bernflow.errors import ModelError
-from bernflow.keys import quick
+from bernflow.keys import as_key, quick
 from bernflow.models.base import Theta
 from bernflow.models.inputs import user_code
 from bernflow.placement import replicated
@@ -38,6 +38,12 @@ def preflight(target: Target, starts: Float[Array, "k p"]) -> Float[np.ndarray, 
     if not finite.any():
         raise ModelError(_blame_density(target, starts))
     raise ModelError(_blame_gradient(target, gradients[finite]))
+
+
+def prepare(target: Target, num: int) -> None:
+    """Begin to compile what draws so many starts and looks at them."""
+    draw_starts.prepare(target, as_key(0), num)
+    _values_and_gradients.prepare(target, np.zeros((num, target.dim)))
 
 
 def starting_points(target: Target, key: Key[Array, ""], num: int) -> Float[Array, "num p"]:
@@ -77,7 +83,7 @@ def _model_density(target: Target, x: Float[Array, " p"]) -> Array:
     return jnp.asarray(target.model.log_density(theta))
 
 
-@BackgroundJit
+@background_jit(Effort.LIGHT)
 def _values_and_gradients(target: Target, starts: Array) -> tuple[Array, Array]:
     return replicated(jax.vmap(jax.value_and_grad(target.log_density))(starts))
 
@@ -91,7 +97,7 @@ def _terms(target: Target, starts: Array) -> tuple[Theta, Array]:
     return jax.vmap(one)(starts)
 
 
-@BackgroundJit
+@background_jit(Effort.LEAST)
 def draw_starts(target: Target, key: Key[Array, ""], num: int) -> Float[Array, "num p"]:
     """Draw candidate starts as `starting_points` does, without a look at the user's own."""
     key_uniform, key_prior = jax.random.split(quick(key))

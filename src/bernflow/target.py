@@ -173,8 +173,9 @@ class Layout(AbstractLayout):
         for site in self.sites:
             support = self._support(site, theta)
             supports.append(support)
-            shape = biject_to(support).inverse_shape(site.shape)
-            theta[site.name] = biject_to(support)(jnp.zeros(shape))
+            if self.model is not None:  # else no support asks for it
+                transform = biject_to(support)
+                theta[site.name] = transform(jnp.zeros(transform.inverse_shape(site.shape)))
         return supports
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bernflow import background
-from bernflow.background import BackgroundJit
+from bernflow.background import BackgroundJit, Effort, background_jit
 
 
 @pytest.fixture
@@ -76,7 +76,36 @@ def test_with_one_core_nothing_is_done_in_the_background(monkeypatch):
 
 
 def test_options_that_xla_does_not_know_are_left_out(monkeypatch):
+    known = background._known(Effort.LIGHT)
+    assert known["xla_backend_optimization_level"] == 1
+    monkeypatch.setattr(background, "QUICKER", background.QUICKER | {"xla_cpu_nonsense": False})
+    background._known.cache_clear()
+    assert background._known(Effort.LIGHT) == known
     monkeypatch.setattr(background, "QUICKER", {"xla_cpu_nonsense": False})
-    background._options.cache_clear()
-    assert background._options() is None
-    background._options.cache_clear()
+    background._known.cache_clear()
+    assert background._known(Effort.FULL) is None
+    background._known.cache_clear()
+
+
+def test_variants_of_another_effort_are_compiled_beside_each_other():
+    @background_jit(Effort.LEAST)
+    def double(x):
+        return 2 * x
+
+    light = double.with_effort(Effort.LIGHT)
+    assert light is double.with_effort(Effort.LIGHT) is not double
+    assert double.with_effort(Effort.LEAST) is double
+    assert light(jnp.ones(3)).tolist() == double(jnp.ones(3)).tolist() == [2.0] * 3
+    assert light._compiled is not double._compiled
+
+
+def test_what_cannot_be_traced_says_so_when_it_is_called(monkeypatch):
+    monkeypatch.setattr(background, "num_cores", lambda: 2)
+
+    @BackgroundJit
+    def fail(x):
+        raise ValueError("no density there")
+
+    fail.prepare(np.zeros(3))
+    with pytest.raises(ValueError, match="no density there"):
+        fail(jnp.zeros(3))

@@ -4,29 +4,37 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from bernflow import background
-from bernflow.fit.building import prepare_flows
+from bernflow import background, preflight
+from bernflow.background import Effort
+from bernflow.fit.building import prepare_flows, zero_flows
 from bernflow.fit.chunk import prepare_chunk
+from bernflow.fit.evaluation import pick
 from bernflow.fit.settings import Settings
+from bernflow.fit.start import find_start
 from bernflow.keys import as_key
-from bernflow.posterior.sampling import BLOCK, density_block, log_density_block, noise_block, push_block
+from bernflow.posterior import sampling
 from bernflow.target import Target
 
 
-def compile_ahead(target: Target, settings: Settings) -> None:
-    """Begin to compile what builds, trains, evaluates and judges flows, the longest first; only shapes matter."""
-    if background.num_cores() == 1 or not settings.family.compiled:
+def compile_ahead(target: Target, settings: Settings, num_starts: int, start_effort: Effort) -> None:
+    """Begin to compile what finds so many starts, builds, trains, evaluates and judges flows; only shapes matter."""
+    if background.num_cores() == 1:
         return
-    flows = prepare_flows(settings, target.dim)
-    prepare_chunk(
-        flows,
-        target,
-        optimizer=settings.optimizer,
-        num_particles=settings.num_particles,
-        use_score=settings.trains_by_score(flows),
-    )
-    flow = jax.tree.map(lambda leaf: leaf[0] if eqx.is_array(leaf) else leaf, flows)
-    block = np.zeros((BLOCK, target.dim))
-    push_block.prepare(flow, block, block)
-    noise_block.prepare(flow, as_key(0))
-    log_density_block.prepare(target.layout, target.model, block[: density_block(target.model)])
+    flows = zero_flows(settings, target.dim) if settings.family.compiled else None
+    # What takes longest comes first. To a tolerance, many rows often need no training: they make a posterior normal.
+    if flows is not None and (settings.tolerance is None or sampling.num_rows(target) <= sampling.MANY_ROWS):
+        prepare_chunk(
+            flows,
+            target,
+            optimizer=settings.optimizer,
+            num_particles=settings.num_particles,
+            use_score=settings.trains_by_score(flows),
+            tolerance=settings.tolerance,
+        )
+    preflight.prepare(target, num_starts)
+    find_start.with_effort(start_effort).prepare(target, np.zeros((num_starts, target.dim)), as_key(0))
+    if flows is not None:
+        prepare_flows(settings, target.dim)
+        pick.prepare(flows, np.asarray(0))
+        flow = jax.tree.map(lambda leaf: leaf[0] if eqx.is_array(leaf) else leaf, flows)
+        sampling.prepare(flow, target.layout, target.model)

@@ -1,6 +1,7 @@
 """Flows at their starts, several at once."""
 
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from bernflow.background import BackgroundJit, zeros_of
+from bernflow.background import BackgroundJit, Effort, zeros_of
 from bernflow.fit.settings import Settings
 from bernflow.fit.start import Gaussian
 from bernflow.flows.base import AbstractFlow
@@ -22,19 +23,26 @@ def flows_at(
 ) -> AbstractFlow:
     """Return stacked flows, each at a chosen start."""
     build, spec, shape = settings.family.build, settings.spec(dim), (len(chosen),)
-    loc, factor = jnp.asarray(starts.loc[chosen]), jnp.asarray(starts.factor[chosen])
+    loc, factor = starts.loc[chosen], starts.factor[chosen]
     if settings.family.compiled:
         return fetched(_build(build, spec, grid(quick(key), shape), loc, factor))
     return fetched(_build_one_by_one(build, spec, grid(key, shape), loc, factor))
 
 
-def prepare_flows(settings: Settings, dim: int) -> AbstractFlow:
-    """Begin to compile `flows_at` in the background; return flows of the shapes that it will return."""
+def prepare_flows(settings: Settings, dim: int) -> None:
+    """Begin to compile `flows_at` in the background."""
+    _build.prepare(*_zero_arguments(settings, dim))
+
+
+def zero_flows(settings: Settings, dim: int) -> AbstractFlow:
+    """Return flows of the shapes that `flows_at` will return, with zeros in place of all numbers."""
+    return zeros_of(_stacked, *_zero_arguments(settings, dim))
+
+
+def _zero_arguments(settings: Settings, dim: int) -> tuple[Any, ...]:
     keys = grid(quick(as_key(0)), (settings.restarts,))
     start = np.zeros((settings.restarts, dim)), np.zeros((settings.restarts, dim, dim))
-    arguments = (settings.family.build, settings.spec(dim), keys, *start)
-    _build.prepare(*arguments)
-    return zeros_of(_stacked, *arguments)
+    return (settings.family.build, settings.spec(dim), keys, *start)
 
 
 def _stacked(
@@ -47,7 +55,7 @@ def _stacked(
     return eqx.filter_vmap(lambda key, loc, factor: build(key, spec, loc, factor))(keys, loc, factor)
 
 
-_build = BackgroundJit(_stacked)
+_build = BackgroundJit(_stacked, Effort.LEAST)
 
 
 def _build_one_by_one(build, spec, keys, loc, factor):

@@ -1,5 +1,6 @@
 """Training steps: one compiled chunk of them for all restarts at once."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import equinox as eqx
@@ -10,7 +11,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from bernflow.background import BackgroundJit, zeros_of
+from bernflow.background import BackgroundJit, Effort, zeros_of
 from bernflow.flows.base import AbstractFlow
 from bernflow.keys import as_key, grid
 from bernflow.objectives import Estimate, Noise, antithetic_noise, path_gradient, pathwise_gradient, stratified_noise
@@ -27,7 +28,7 @@ class Trainee(NamedTuple):
 
     flow: AbstractFlow
     optimizer_state: PyTree
-    num_skipped: Int[Array, " r"]
+    num_skipped: Int[Array | np.ndarray, " r"]
 
 
 class Trace(NamedTuple):
@@ -42,14 +43,14 @@ def begin(flows: AbstractFlow, optimizer: optax.GradientTransformation) -> Train
 
     A loop over few and long arrays runs and compiles far faster than one over many short ones.
     """
-    return Trainee(flows, _initial_state(flows, optimizer), jnp.asarray(np.zeros(num_stacked(flows), np.int32)))
+    return Trainee(flows, _initial_state(flows, optimizer), np.zeros(num_stacked(flows), np.int32))
 
 
 def _fresh(flows: AbstractFlow, optimizer: optax.GradientTransformation) -> PyTree:
     return jax.vmap(lambda arrays: optimizer.init(ravel_pytree(arrays)[0]))(eqx.filter(flows, eqx.is_inexact_array))
 
 
-_initial_state = BackgroundJit(_fresh)
+_initial_state = BackgroundJit(_fresh, Effort.LEAST)
 
 
 def num_stacked(flows: AbstractFlow) -> int:
@@ -105,10 +106,18 @@ def run_chunk(
         (vector, state, skipped), trace = jax.lax.scan(several_steps, (start, state, skipped), inputs)
         return (unravel(vector), state, skipped), jax.tree.map(jnp.ravel, trace)
 
-    (arrays, state, skipped), trace = eqx.filter_vmap(one_restart)(
-        arrays, fixed, trainee.optimizer_state, trainee.num_skipped, keys, powers
+    (arrays, state, skipped), trace = _over_restarts(
+        one_restart, arrays, fixed, trainee.optimizer_state, trainee.num_skipped, keys, powers
     )
     return replicated((Trainee(eqx.combine(arrays, fixed), state, skipped), Trace(*trace)))
+
+
+def _over_restarts(function: Callable[..., PyTree], *args: PyTree) -> PyTree:
+    """Map a function over restarts; one alone is traced and compiled in less time without an axis of its own."""
+    if all(leaf.shape[0] == 1 for leaf in jax.tree.leaves(args)):
+        first = jax.tree.map(lambda leaf: leaf[0], args)
+        return jax.tree.map(lambda leaf: leaf[None], function(*first))
+    return eqx.filter_vmap(function)(*args)
 
 
 def key_shape(flow: AbstractFlow, num_restarts: int, num_steps: int, num_particles: int) -> tuple[int, int, int]:
@@ -118,6 +127,11 @@ def key_shape(flow: AbstractFlow, num_restarts: int, num_steps: int, num_particl
     return num_restarts, num_steps // at_once, 2
 
 
+def effort_for(tolerance: float | None) -> Effort:
+    """Choose how hard to compile `run_chunk`: the few hundred steps to a tolerance take less time than compiling."""
+    return Effort.FULL if tolerance is None else Effort.LIGHT
+
+
 def prepare_chunk(
     flows: AbstractFlow,
     target: Target,
@@ -125,11 +139,12 @@ def prepare_chunk(
     optimizer: optax.GradientTransformation,
     num_particles: int,
     use_score: bool,
+    tolerance: float | None = None,
 ) -> None:
     """Begin to compile `run_chunk` in the background, for flows of these shapes."""
     num = num_stacked(flows)
     _initial_state.prepare(flows, optimizer)
-    run_chunk.prepare(
+    run_chunk.with_effort(effort_for(tolerance)).prepare(
         Trainee(flows, zeros_of(_fresh, flows, optimizer), np.zeros(num, np.int32)),  # type: ignore[arg-type]
         target,
         grid(as_key(0), key_shape(flows, num, CHUNK, num_particles)),

@@ -9,9 +9,8 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Key
+from jaxtyping import Array, Float, Key
 
 from bernflow.diagnostics.verdict import Diagnostics, judge, say_improper
 from bernflow.fit import modes
@@ -28,6 +27,7 @@ from bernflow.fit.rays import find_endless
 from bernflow.fit.resume import LoopMemory
 from bernflow.fit.settings import FULL_RATE_DIM, Settings
 from bernflow.fit.start import Gaussian, find_start
+from bernflow.fit.work import effort_for_start
 from bernflow.flows.base import AbstractDistribution, AbstractFlow
 from bernflow.keys import nth, spawn
 from bernflow.placement import fetched
@@ -76,11 +76,12 @@ def find_starts(
     Meanwhile what a fit with settings `next_fit` needs is compiled.
     """
     spread = _spread(target, devices)
-    points, path_key = _usable_points(spread, num, key)
+    effort = effort_for_start(target)
     # Arrays spread over devices would have to lie where they will.
     if next_fit is not None and devices is None:
-        compile_ahead(target, next_fit)
-    return jax.tree.map(np.asarray, find_start(spread, points, path_key))
+        compile_ahead(target, next_fit, num, effort)
+    points, path_key = _usable_points(spread, num, key)
+    return jax.tree.map(np.asarray, find_start.with_effort(effort)(spread, points, path_key))
 
 
 def _spread(target: Target, devices: Devices | None) -> Target:
@@ -88,12 +89,12 @@ def _spread(target: Target, devices: Devices | None) -> Target:
     return target if devices is None else Target(devices.spread(target.model))
 
 
-def _usable_points(target: Target, num: int, key: Key[Array, ""]) -> tuple[Array, Array]:
+def _usable_points(target: Target, num: int, key: Key[Array, ""]) -> tuple[Float[np.ndarray, "k p"], Key[Array, ""]]:
     """Return points of finite density, and a key for what comes next."""
     points_key, path_key = spawn(key, 2)
     usable = preflight(target, starting_points(target, points_key, num))
     # Unusable points are replaced, not dropped: the number of paths is part of the compiled shape.
-    return jnp.asarray(usable[np.arange(num) % len(usable)]), path_key
+    return usable[np.arange(num) % len(usable)], path_key
 
 
 def num_starts(dim: int) -> int:
@@ -163,9 +164,13 @@ def train_and_judge(
             spread = _spread(target, devices)
             best, distribution, missing = _choose(flows, spread, choice_key, settings.components or 1)
             distribution = fetched(distribution)
-            draws, log_weights = weigh(distribution, spread, judge_key, num_diagnostic_draws(spread.model))
             skipped = int(np.asarray(trainee.num_skipped)[best])
-            diagnostics = judge(log_weights, missing_mass=missing, num_failed_steps=skipped)
+            # In a hurry few draws are enough for a fit that they call good.
+            for num in sorted({num_diagnostic_draws(spread.model, hurry) for hurry in (settings.tolerance, None)}):
+                draws, log_weights = weigh(distribution, spread, judge_key, num)
+                diagnostics = judge(log_weights, missing_mass=missing, num_failed_steps=skipped)
+                if diagnostics.verdict == "good":
+                    break
             if probes is not None and np.isfinite(diagnostics.log_evidence):
                 elsewhere = mass_elsewhere(probes, spread, draws, diagnostics.log_evidence, choice_key)
                 if elsewhere > (missing or 0.0):
@@ -226,7 +231,7 @@ def _choose(
     """Return the best restart's index, what to hand out, and the mass that it misses as far as the others tell."""
     num = num_stacked(flows)
     if num == 1:
-        return 0, pick(flows, jnp.asarray(0)), None
+        return 0, pick(flows, np.asarray(0)), None
     elbos = np.mean(evaluate(flows, target, key, modes.NUM_DRAWS), axis=1)
     best = int(np.nanargmax(np.where(np.isfinite(elbos), elbos, -np.inf)))
     densities = modes.cross_densities(flows, target, key)
@@ -235,8 +240,8 @@ def _choose(
         chosen = jax.tree.map(lambda leaf: leaf[np.array(parts)] if eqx.is_array(leaf) else leaf, flows)
         # Fresh draws, more of them where there were many flows: the choice is made, the weights are not.
         densities = modes.cross_densities(chosen, target, nth(key, 1))
-        return best, modes.merge([pick(flows, jnp.asarray(i)) for i in parts], densities), None
-    return best, pick(flows, jnp.asarray(best)), modes.missing_mass(densities, best)
+        return best, modes.merge([pick(flows, np.asarray(i)) for i in parts], densities), None
+    return best, pick(flows, np.asarray(best)), modes.missing_mass(densities, best)
 
 
 def cast(flows: Any, precision: str) -> Any:

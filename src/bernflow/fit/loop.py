@@ -3,14 +3,13 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, Float, Key
 
 from bernflow.diagnostics.importance import ess_fraction
-from bernflow.fit.chunk import CHUNK, Trace, Trainee, key_shape, run_chunk
-from bernflow.fit.evaluation import evaluate_finite
+from bernflow.fit.chunk import CHUNK, Trace, Trainee, effort_for, key_shape, run_chunk
+from bernflow.fit.evaluation import evaluate_finite, num_evaluation_draws
 from bernflow.fit.stopping import COVERED_KHAT, UNCOVERED_KHAT, best_of, compare, has_arrived, is_good, is_within
 from bernflow.keys import grid, nth
 from bernflow.target import Target
@@ -118,6 +117,7 @@ def train(
     num_restarts = trainee.num_skipped.shape[0]
     cycles = _divide(steps, method) if steps is not None else CYCLES if method.tolerance is None else SHORT_CYCLES
     evaluation_key = nth(key, 2**31 - 1)
+    effort, num_draws = effort_for(method.tolerance), num_evaluation_draws(target.model, method.tolerance)
 
     def is_met(
         trainee: Trainee, weights: Float[np.ndarray, "r s"], rows: Float[np.ndarray, "n s"], khat_allowed: float
@@ -132,7 +132,7 @@ def train(
         place = Place(0, 0, 0, trainee, trainee, None)
         if steps is None:
             # The start is kept where training does not improve on it; a Gaussian posterior is met by it exactly.
-            seen = evaluate_finite(trainee, target, evaluation_key)
+            seen = evaluate_finite(trainee, target, evaluation_key, num_draws)
             # All of them: the parts of a mixture come from restarts that are not the best.
             if is_met(trainee, seen, seen, UNCOVERED_KHAT):
                 report(0, 0, _seen_at_start(seen, method.num_particles))
@@ -148,12 +148,12 @@ def train(
             planned = done + sum(map(len, chunks[before:])) if steps is None else steps
             after = after if before else trainee
             for number, chunk in enumerate(chunks[before:], before + 1):
-                after, trace = run_chunk(
+                after, trace = run_chunk.with_effort(effort)(
                     after,
                     target,
                     grid(nth(key, done), key_shape(after.flow, num_restarts, CHUNK, method.num_particles)),
-                    jnp.asarray(np.pad(chunk, (0, CHUNK - len(chunk)))),
-                    jnp.asarray(powers),
+                    np.pad(chunk, (0, CHUNK - len(chunk))),
+                    powers,
                     optimizer=method.optimizer,
                     num_particles=method.num_particles,
                     use_score=method.use_score,
@@ -163,7 +163,7 @@ def train(
                 keep(Place(cycle, number, done, after, trainee, weights))
             if steps is not None and done == steps and weights is None:
                 return Trained(after, done)
-            log_weights = evaluate_finite(after, target, evaluation_key)
+            log_weights = evaluate_finite(after, target, evaluation_key, num_draws)
             step = compare(weights, log_weights)
             if step.better or weights is None:
                 trainee, weights = after, log_weights
@@ -178,7 +178,7 @@ def train(
         if done == 0:
             raise
         # In the middle of a cycle the rates are high: what the last one ended with may be the better.
-        if weights is None or compare(weights, evaluate_finite(after, target, evaluation_key)).better:
+        if weights is None or compare(weights, evaluate_finite(after, target, evaluation_key, num_draws)).better:
             trainee = after
         return Trained(trainee, done, interrupted=True)
     return Trained(trainee, done)

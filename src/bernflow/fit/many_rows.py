@@ -98,7 +98,7 @@ def _corrected(density: BatchDensity, anchor: Anchor, x: Float[Array, "s p"]) ->
     """Estimate the log density of all rows from some, by their difference from the tangent at the anchor."""
     value, slope = jax.value_and_grad(density.log_density)(anchor.x)
     num_rows = jax.tree.leaves(density.batch)[0].shape[0]
-    at_once = min(sampling.BLOCK, sampling.draws_at_once(num_rows))
+    at_once = sampling.draws_at_once(num_rows, len(x))
     log_p = jax.lax.map(density.log_density, x, batch_size=at_once)
     return replicated(log_p + anchor.value - value + (x - anchor.x) @ (anchor.gradient - slope))
 

@@ -40,6 +40,8 @@ def mass_elsewhere(
             continue
         loc, factor = np.asarray(probes.loc[i], np.float64), np.asarray(probes.factor[i], np.float64)
         held = float(np.mean(_squared_norm(draws, loc, factor) < radius(len(loc))))
+        if held >= COVERED:  # whatever the share of the mass: it is at most 1
+            continue
         log_mass = _log_mass_inside(target, loc, factor, nth(key, count))
         if held < COVERED * np.exp(log_mass - np.logaddexp(log_evidence, log_mass)):
             missed.append(log_mass)

@@ -32,6 +32,9 @@ NUM_NEAR = 2
 NUM_NOISE = 4
 # In more dimensions so many of the axes, evenly spread, are looked at.
 MAX_AXES = 300
+# Draws that tell where the fit is and how wide: medians of all of them would take as long as all rays.
+NUM_CORE = 4000
+MIN_QR_ROWS = 100
 # With fewer draws at which there is a density, the fit has run away.
 MIN_USABLE = 0.99
 # Standard deviation of a normal distribution per median distance from its center.
@@ -196,6 +199,7 @@ def _core(draws: Float[np.ndarray, "s p"]) -> Float[np.ndarray, "s p"]:
     """
     if len(draws) < 10 * (draws.shape[1] + 1):
         return draws[:0]
+    draws = draws[: max(NUM_CORE, 20 * (draws.shape[1] + 1))]
     center = np.median(draws, 0)
     distance = np.abs(draws - center)
     rounding = np.finfo(float).eps * np.abs(center) + np.finfo(float).tiny
@@ -210,8 +214,21 @@ def _factor(draws: Float[np.ndarray, "s p"]) -> Float[np.ndarray, "p p"]:
     center = np.mean(draws, 0)
     scale = np.maximum(np.std(draws, 0), np.finfo(float).tiny)
     # By a QR decomposition of the draws: their covariance would square the condition number.
-    upper = np.asarray(np.linalg.qr((draws - center) / scale, mode="r"))
-    return scale[:, None] * upper.T / math.sqrt(len(draws))
+    return scale[:, None] * _upper((draws - center) / scale).T / math.sqrt(len(draws))
+
+
+def _upper(matrix: Float[np.ndarray, "s p"]) -> Float[np.ndarray, "p p"]:
+    """Return R of a QR decomposition of many rows, from those of a few rows each.
+
+    BLAS shares out a large matrix to threads, which on a busy machine wait for each other a thousand times longer than
+    they compute.
+    """
+    num, dim = matrix.shape
+    rows = max(MIN_QR_ROWS, 2 * dim)
+    parts = np.zeros((math.ceil(num / rows), rows, dim))
+    parts.reshape(-1, dim)[:num] = matrix
+    triangles = np.asarray(np.linalg.qr(parts, mode="r"))
+    return np.asarray(np.linalg.qr(triangles.reshape(-1, dim), mode="r"))
 
 
 def _stretch(factor: Float[np.ndarray, "p p"], core: Float[np.ndarray, "s p"]) -> Float[np.ndarray, " p"]:

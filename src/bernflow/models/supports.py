@@ -1,12 +1,13 @@
 """Find out where a parameter lives: its support, and whether that depends on other parameters."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Key
+from jaxtyping import Array, Float, Key
 from numpyro.distributions import Distribution, MaskedDistribution, biject_to, constraints
 from numpyro.distributions.constraints import Constraint
 from numpyro.distributions.distribution import Unit
@@ -19,10 +20,15 @@ from bernflow.models.base import Site
 def can_sample(draw: Callable[[Key[Array, ""]], Any]) -> bool:
     """Tell whether every prior can be drawn from; an improper one cannot."""
     try:
-        jax.eval_shape(lambda key: draw(key), jax.random.key(0))
+        jax.eval_shape(lambda key: draw(key), _shape_of_a_key())
     except NotImplementedError:
         return False
     return True
+
+
+@functools.cache
+def _shape_of_a_key() -> jax.ShapeDtypeStruct:
+    return jax.eval_shape(lambda: jax.random.key(0))  # a key itself would be compiled
 
 
 def probe(function: Callable[[Key[Array, ""]], Any]) -> None:
@@ -36,7 +42,8 @@ def probe(function: Callable[[Key[Array, ""]], Any]) -> None:
         function(key)
         return key
 
-    jax.vmap(run)(jax.random.wrap_key_data(jnp.zeros((1, 4), jnp.uint32), impl=QUICK))
+    data = np.zeros((1, 4), np.uint32)  # of NumPy, which compiles nothing
+    jax.vmap(run)(jax.random.wrap_key_data(data, impl=QUICK))  # type: ignore[arg-type]
 
 
 def describe(name: str, shape: tuple[int, ...], support: Constraint) -> Site:
@@ -64,8 +71,13 @@ def start_value(key: Key[Array, ""], name: str, fn: Distribution, sample_shape: 
             "positive, interval, simplex, ordered, Cholesky factor, covariance, ...) and transform it."
         ) from error
     shape = tuple(sample_shape) + tuple(transform.inverse_shape(fn.shape()))
-    zero = jnp.any(jax.random.key_data(key) < 0)
-    return transform(zero + np.random.default_rng(list(name.encode())).uniform(-2.0, 2.0, shape))
+    return transform(_tied(key, np.random.default_rng(list(name.encode())).uniform(-2.0, 2.0, shape)))
+
+
+@jax.jit
+def _tied(key: Key[Array, ""], value: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Return a value as if it came from a key, by one function: each that runs by itself is compiled by itself."""
+    return value + jnp.any(jax.random.key_data(key) < 0)
 
 
 def check_continuous(name: str, support: Constraint) -> None:

@@ -15,10 +15,10 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
 from bernflow import target
-from bernflow.background import BackgroundJit
+from bernflow.background import Effort, background_jit
 from bernflow.diagnostics.importance import psis
 from bernflow.flows.base import AbstractDistribution, AbstractFlow
-from bernflow.keys import generator, nth, portable
+from bernflow.keys import as_key, generator, nth, portable
 from bernflow.models.base import AbstractModel, Theta
 from bernflow.models.inputs import user_code
 from bernflow.placement import replicated
@@ -27,7 +27,7 @@ from bernflow.target import AbstractLayout
 BLOCK = 1000
 # With more rows of data than this, densities are evaluated in smaller blocks: filling up a large one would take long.
 MANY_ROWS = 4096
-SMALL_BLOCK = 100
+SMALL_BLOCK = 48
 # Rows of data times draws that are evaluated at once. A CPU does it four times faster where the rows of few draws fit
 # into its cache; an accelerator wants to be kept busy.
 ROWS_TIMES_DRAWS_ON_CPU, ROWS_TIMES_DRAWS_ON_ACCELERATOR = 2**16, 2**25
@@ -35,13 +35,13 @@ ROWS_TIMES_DRAWS_ON_CPU, ROWS_TIMES_DRAWS_ON_ACCELERATOR = 2**16, 2**25
 OVERSAMPLING = 4
 
 
-@BackgroundJit
+@background_jit(Effort.LIGHT)
 def noise_block(flow: AbstractFlow, key: Key[Array, ""]) -> Float[Array, "s p"]:
     """Draw one block of base noise."""
     return flow.sample_base(key, BLOCK)
 
 
-@BackgroundJit
+@background_jit(Effort.LIGHT)
 def push_block(flow: AbstractFlow, z: Float[Array, "s p"], rest: Float[Array, "s p"]) -> tuple[Array, Array]:
     """Map one block of noise z to parameters, with log |dx/dz| - log f(rest); with rest = z that is -log q."""
     x, log_det = jax.vmap(flow.transform_and_log_det)(z)
@@ -66,10 +66,10 @@ def _constrain_block(layout: AbstractLayout, model: AbstractModel | None, x: Flo
     return jax.vmap(one)(x)
 
 
-@BackgroundJit
+@background_jit(Effort.LIGHT)
 def log_density_block(layout: AbstractLayout, model: AbstractModel, x: Float[Array, "s p"]) -> Float[Array, " s"]:
     """Evaluate the log density at one block of points."""
-    at_once = min(len(x), draws_at_once(num_rows(model)))
+    at_once = draws_at_once(num_rows(model), len(x))
     return replicated(jax.lax.map(lambda x: target.log_density(layout, model, x), x, batch_size=at_once))
 
 
@@ -98,10 +98,27 @@ def _log_likelihood_block(model: AbstractModel, theta: Theta) -> Theta:
     return jax.vmap(model.log_likelihood)(theta)
 
 
-def draws_at_once(rows: int) -> int:
-    """Return at how many draws the density of so many rows is best evaluated at once."""
+def prepare(flow: AbstractFlow, layout: AbstractLayout, model: AbstractModel) -> None:
+    """Begin to compile what draws from flows of these shapes and evaluates the density there."""
+    block = np.zeros((BLOCK, flow.dim))
+    push_block.prepare(flow, block, block)
+    noise_block.prepare(flow, as_key(0))
+    log_density_block.with_effort(_effort(model)).prepare(layout, model, block[: density_block(model)])
+
+
+def _effort(model: AbstractModel) -> Effort:
+    return Effort.LIGHT if num_rows(model) <= MANY_ROWS else Effort.WIDE
+
+
+def draws_at_once(rows: int, num: int) -> int:
+    """Return at how many of `num` draws the density of so many rows is best evaluated at once.
+
+    It is a divisor: what is left over would be compiled once more. And of parts only even ones: XLA deals out the
+    draws, or the rows of one, to the cores, and of three draws one core would get two.
+    """
     most = ROWS_TIMES_DRAWS_ON_CPU if jax.default_backend() == "cpu" else ROWS_TIMES_DRAWS_ON_ACCELERATOR
-    return max(1, most // rows)
+    parts = (n for n in range(2, num + 1) if num % n == 0 and (n % 2 == 0 or n == num) and n * rows <= most)
+    return max(parts, default=1)
 
 
 def density_block(model: AbstractModel) -> int:
@@ -139,7 +156,8 @@ def constrain(layout: AbstractLayout, model: AbstractModel | None, x: np.ndarray
 
 def log_density(layout: AbstractLayout, model: AbstractModel, x: np.ndarray) -> np.ndarray:
     """Evaluate the unnormalised log posterior density on R^p."""
-    return in_blocks(lambda part, _: log_density_block(layout, model, part), x, density_block(model))
+    block = log_density_block.with_effort(_effort(model))
+    return in_blocks(lambda part, _: block(layout, model, part), x, density_block(model))
 
 
 def log_prob(distribution: AbstractDistribution, layout: AbstractLayout, theta: dict[str, np.ndarray]) -> np.ndarray:

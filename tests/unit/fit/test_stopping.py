@@ -5,8 +5,15 @@ import pytest
 
 import bernflow as bf
 from bernflow.errors import ArgumentError
-from bernflow.fit.evaluation import NUM_DIAGNOSTIC_DRAWS, NUM_EVALUATION_DRAWS, num_diagnostic_draws
+from bernflow.fit import evaluation
+from bernflow.fit.evaluation import (
+    NUM_DIAGNOSTIC_DRAWS,
+    NUM_EVALUATION_DRAWS,
+    num_diagnostic_draws,
+    num_evaluation_draws,
+)
 from bernflow.fit.stopping import compare, has_arrived, is_within
+from bernflow.posterior import sampling
 
 
 def log_weights(distance, num=4000):
@@ -53,6 +60,24 @@ def test_batches_have_no_tolerance():
     model = bf.Model(prior={"mu": dist.Normal(0, 1)}, likelihood=lambda th: dist.Normal(th["mu"], 1), y=np.zeros(10))
     with pytest.raises(ArgumentError, match="batches of rows are trained on for a number of steps"):
         bf.fit(model, batch_size=2, tolerance=0.1)
+
+
+def test_to_a_tolerance_many_rows_are_looked_at_with_fewer_draws():
+    models = [{"x": np.zeros(rows)} for rows in (1, 4_000, 10_000, 10**7)]
+    assert [num_evaluation_draws(model) for model in models] == [NUM_EVALUATION_DRAWS] * 4
+    assert [num_evaluation_draws(model, 0.01) for model in models] == [4000, 4000, 2000, 1000]
+    assert [num_diagnostic_draws(model, 0.01) for model in models] == [20_000, 20_000, 2000, 2000]
+
+
+def test_few_draws_that_do_not_call_a_fit_good_are_followed_by_more(monkeypatch):
+    monkeypatch.setattr(sampling, "MANY_ROWS", 10)
+    monkeypatch.setattr(evaluation, "HURRIED_ROWS_TIMES_DRAWS", 0)
+    monkeypatch.setattr(evaluation, "MIN_DIAGNOSTIC_DRAWS", 1000)
+    rows = np.random.default_rng(1).normal(size=(20, 1))
+    wide = bf.Model(prior={"mu": dist.Normal(0, 1)}, likelihood=lambda th: dist.Normal(th["mu"], 1), y=rows[:, 0])
+    assert bf.fit(wide, tolerance=0.01, progress=False).diagnostics.num_draws == 1000
+    monkeypatch.setattr("bernflow.diagnostics.verdict.MIN_DRAWS_GOOD", 1001)
+    assert bf.fit(wide, tolerance=0.01, progress=False).diagnostics.num_draws == NUM_DIAGNOSTIC_DRAWS
 
 
 def test_the_verdict_of_many_rows_rests_on_fewer_draws():

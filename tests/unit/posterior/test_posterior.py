@@ -275,3 +275,10 @@ def test_every_support_survives_json_and_log_prob_inverts_draws(make, gaussian, 
 def test_unknown_support_cannot_be_saved():
     with pytest.raises(ArgumentError, match=r"The support .* cannot be saved: expected one of circular"):
         support_to_json(constraints.sphere)
+
+
+@pytest.mark.parametrize(
+    ("rows", "num", "expected"), [(8, 1000, 1000), (100, 1000, 500), (21_200, 48, 2), (10**6, 48, 1), (9, 5, 5)]
+)
+def test_draws_at_once_leave_no_rest_and_go_to_cores_in_equal_parts(rows, num, expected):
+    assert sampling.draws_at_once(rows, num) == expected

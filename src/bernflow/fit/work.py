@@ -1,0 +1,49 @@
+"""How much work a density is, before it is compiled."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from bernflow.background import Effort
+from bernflow.posterior.sampling import MANY_ROWS, num_rows
+from bernflow.target import Target
+
+# With fewer numbers on the way to one density, thousands of densities take milliseconds, however they are compiled.
+SMALL = 10_000
+# What may run for long although little comes out of it.
+UNKNOWN = ("scan", "while", "callback", "ffi_call")
+
+
+def effort_for_start(target: Target) -> Effort:
+    """Choose how hard to compile the search for a start, which evaluates a density some thousand times."""
+    if num_rows(target) > MANY_ROWS:
+        return Effort.WIDE
+    return Effort.LEAST if work(target) < SMALL else Effort.LIGHT
+
+
+def work(target: Target) -> float:
+    """Count the numbers that are computed on the way to one density; inf where there are loops, or no density.
+
+    Example:
+        >>> import bernflow as bf, jax.numpy as jnp
+        >>> work(Target(bf.from_log_density(lambda x: -jnp.sum(x**2), init=jnp.zeros(3)))) < 100
+        True
+    """
+    try:
+        jaxpr = jax.make_jaxpr(target.log_density)(np.zeros(target.dim)).jaxpr
+    except Exception:  # of any model: the checks before a fit say what is wrong
+        return math.inf
+    return sum(_sizes(jaxpr))
+
+
+def _sizes(jaxpr: Any) -> Iterator[float]:
+    for equation in jaxpr.eqns:
+        if any(name in equation.primitive.name for name in UNKNOWN):
+            yield math.inf
+        yield sum(math.prod(out.aval.shape) for out in equation.outvars)
+        for part in jax.tree.leaves(tuple(equation.params.values()), is_leaf=lambda leaf: hasattr(leaf, "eqns")):
+            if hasattr(part, "eqns"):
+                yield from _sizes(getattr(part, "jaxpr", part))
