@@ -106,12 +106,10 @@ def present(scale: str, results: Results) -> Page:
     )
     recipe = float(np.median(distances["paper"]))
     claims = [
-        Claim("distance of the bands to NUTS, one flow", None, float(np.median(distances["bernflow"])), recipe),
-        Claim("distance of the bands to NUTS, mixture of flows", None, float(np.median(distances["mixture"])), recipe),
-        Claim("ELBO, one flow", None, summary["bernflow"]["elbo_median"], summary["paper"]["elbo_median"], "larger"),
-        Claim(
-            "ELBO, mixture of flows", None, summary["mixture"]["elbo_median"], summary["paper"]["elbo_median"], "larger"
-        ),
+        Claim("distance of the bands to NUTS, defaults", None, float(np.median(distances["bernflow"])), recipe),
+        Claim("distance of the bands to NUTS, eight flows", None, float(np.median(distances["mixture"])), recipe),
+        Claim("ELBO, defaults", None, summary["bernflow"]["elbo_median"], summary["paper"]["elbo_median"], "larger"),
+        Claim("ELBO, eight flows", None, summary["mixture"]["elbo_median"], summary["paper"]["elbo_median"], "larger"),
     ]
     gain = summary["mixture"]["elbo_median"] - summary["bernflow"]["elbo_median"]
     return Page(
@@ -128,8 +126,10 @@ def present(scale: str, results: Results) -> Page:
                 "Posterior predictive 5, 50 and 95 % quantiles of NUTS (grey), and of each method (colour); dots: "
                 "the data (the paper's Fig. 5).",
             ),
-            f"A mixture of flows (several starts, equal modes merged, weights trained) gains {gain:.2f} nats of ELBO "
-            f"over one flow and brings the distance of the bands from {np.median(distances['bernflow']):.3f} to "
+            "With its defaults bernflow fits a mixture unasked, where one flow misses mass that its start has found; "
+            "beside it, a mixture of eight flows that was asked for, with fewer steps. Their ELBOs differ by "
+            f"{gain:+.2f} nats, "
+            f"the distances of their bands to NUTS are {np.median(distances['bernflow']):.3f} and "
             f"{np.median(distances['mixture']):.3f}. MF-Gaussian-VI is at {gaussian:.3f}; two MCMC runs, ours and the "
             f"paper's, differ by {nuts_to_paper:.3f}.",
             Listing(
@@ -174,5 +174,9 @@ def _figure(x: np.ndarray, nuts: np.ndarray, bands: dict[str, np.ndarray]) -> Fi
 
 
 EXPERIMENT = Experiment(
-    TARGET, "NN regression", "a small Bayesian network: predictive bands of one flow and of a mixture", tasks, present
+    TARGET,
+    "NN regression",
+    "a small Bayesian network: predictive bands of the fit and of a larger mixture",
+    tasks,
+    present,
 )

@@ -33,10 +33,10 @@ METHODS: dict[str, Method] = {
         "the paper's flow: M = 50, two hidden layers of 10, RMSprop 0.001",
     ),
     "mixture": Method(
-        "bernflow, mixture",
+        "bernflow, eight flows",
         {"components": 8, "restarts": 16, "steps": 4000},
         "#7B3FA0",
-        "mixture of flows: several starts, weights trained",
+        "mixture of eight flows: several starts, weights trained",
     ),
     "gaussian": Method(
         "MF-Gaussian-VI", {"family": "gaussian"}, "#009E73", "independent Gaussians, trained to the end"
