@@ -71,6 +71,8 @@ def _may_mix(settings: Settings, target: Target, posterior: Posterior, probes: G
         return False
     if (diagnostics.missing_mass or 0.0) > MISSING_USABLE:
         return True
+    if diagnostics.verdict == "usable" and diagnostics.log_evidence - diagnostics.elbo < PART_GAIN:
+        return False  # a mixture is taken for a larger gain than what is left
     return diagnostics.verdict != "good" and len(_promising(probes, diagnostics.elbo)) > 1
 
 

@@ -21,6 +21,9 @@ DOUBTFUL_KHAT = 0.4
 NEGLIGIBLE = 1e-5
 # Within this many nats half the variance of the log weights estimates the distance.
 NEAR = 0.1
+# A distance estimated from few draws must be below this share of a tolerance: rare draws, which it does not see, add
+# to it.
+SAFETY = 0.8
 # A cycle is the last if it gains less than this, or less than twice its Monte Carlo error, and if it leaves more
 # than this share of the distance.
 WORTHWHILE_GAIN = 5e-4
@@ -67,7 +70,7 @@ def is_within(weights: Float[np.ndarray, " s"], tolerance: float) -> bool:
     """Tell whether q is within a tolerance, in nats, with tails that importance weights can mend."""
     # Two estimates: the first does not see tails that were cut off, the second is noisy.
     missing = log_evidence(weights)[0] - np.mean(weights)
-    return max(_distance(weights), missing) < tolerance and psis(weights)[1] < COVERED_KHAT
+    return max(_distance(weights), missing) < SAFETY * tolerance and psis(weights)[1] < COVERED_KHAT
 
 
 def is_good(trainee: Trainee, weights: Float[np.ndarray, "r s"], target: Target, key: Key[Array, ""]) -> bool:

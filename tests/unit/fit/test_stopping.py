@@ -23,8 +23,8 @@ def log_weights(distance, num=4000):
 
 @pytest.mark.parametrize("distance", [0.001, 0.01, 0.05])
 def test_a_tolerance_is_met_from_the_distance_on(distance):
-    assert is_within(log_weights(distance), 1.2 * distance)
-    assert not is_within(log_weights(distance), 0.8 * distance)
+    assert is_within(log_weights(distance), 1.5 * distance)
+    assert not is_within(log_weights(distance), 1.05 * distance)
 
 
 def test_tails_that_are_not_met_are_not_within_any_tolerance():

@@ -1,0 +1,41 @@
+"""When a mixture is tried unasked."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from bernflow.fit.automatic import _may_mix
+from bernflow.fit.start import Gaussian
+
+TWO_PLACES = Gaussian(np.array([[0.0, 0.0], [9.0, 9.0]]), np.stack([np.eye(2)] * 2), np.array([-10.0, -10.5]))
+ONE_PLACE = Gaussian(np.zeros((2, 2)), np.stack([np.eye(2)] * 2), np.array([-10.0, -10.0]))
+
+
+def may_mix(verdict, left, probes=TWO_PLACES, missing=None, improper=None, steps=None):
+    """Ask about a fit that is `left` nats from the posterior as far as its weights tell."""
+    settings = SimpleNamespace(components=None, restarts=1, steps=steps, family=SimpleNamespace(mixes=True))
+    judged = SimpleNamespace(
+        verdict=verdict, log_evidence=-10.0, elbo=-10.0 - left, missing_mass=missing, improper=improper
+    )
+    posterior = SimpleNamespace(diagnostics=judged, settings={"interrupted": False})
+    return _may_mix(settings, SimpleNamespace(dim=2), posterior, probes)
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        ({"verdict": "good", "left": 0.5}, False),
+        ({"verdict": "usable", "left": 0.5}, True),
+        ({"verdict": "usable", "left": 0.5, "probes": ONE_PLACE}, False),
+        ({"verdict": "usable", "left": 0.5, "steps": 100}, False),
+        # What is left is less than what a mixture must gain.
+        ({"verdict": "usable", "left": 0.005}, False),
+        ({"verdict": "usable", "left": 0.005, "missing": 0.2}, True),
+        # Weights that cannot be relied upon do not tell what is left.
+        ({"verdict": "poor", "left": 0.005}, True),
+        ({"verdict": "poor", "left": 0.5, "improper": "x"}, False),
+    ],
+)
+def test_when_a_mixture_is_tried(case, expected):
+    assert may_mix(**case) is expected
