@@ -73,8 +73,11 @@ class BackgroundJit:
 
     def with_effort(self, effort: Effort) -> "BackgroundJit":
         """Return the same function, compiled with another effort and kept beside this one."""
+        if jax.default_backend() != "cpu":  # where efforts do not differ
+            return self
         if effort not in self._variants:
             self._variants[effort] = BackgroundJit(self._function, effort)
+            self._variants[effort]._variants = self._variants
         return self._variants[effort]
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
@@ -91,9 +94,16 @@ class BackgroundJit:
         """Call the function, after what is being compiled: it may be the same."""
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
             return self._function(*args, **kwargs)  # a part of something that is compiled as a whole
-        while self._pending:
-            self._pending.pop().exception()  # whatever went wrong will do so again, in the right place
+        self._wait()
         return self._compiled(*args, **kwargs)
+
+    def _wait(self) -> None:
+        while True:
+            try:
+                pending = self._pending.pop()  # which another thread may do, too
+            except IndexError:
+                return
+            pending.exception()  # whatever went wrong will do so again, in the right place
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """Trace the function and translate it for XLA."""

@@ -94,9 +94,24 @@ def test_variants_of_another_effort_are_compiled_beside_each_other():
 
     light = double.with_effort(Effort.LIGHT)
     assert light is double.with_effort(Effort.LIGHT) is not double
-    assert double.with_effort(Effort.LEAST) is double
+    assert double.with_effort(Effort.LEAST) is light.with_effort(Effort.LEAST) is double
     assert light(jnp.ones(3)).tolist() == double(jnp.ones(3)).tolist() == [2.0] * 3
     assert light._compiled is not double._compiled
+
+
+def test_an_effort_reaches_the_compiler(monkeypatch):
+    seen = []
+    monkeypatch.setattr(background.eqx, "filter_jit", lambda function, compiler_options: seen.append(compiler_options))
+    for effort in (Effort.LEAST, Effort.LIGHT):
+        assert BackgroundJit(abs, effort)._compiled is None
+    assert [options["xla_backend_optimization_level"] for options in seen] == [0, 1]
+    assert "xla_backend_optimization_level" not in (background._known(Effort.FULL) or {})
+
+
+def test_on_an_accelerator_efforts_do_not_differ(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    function = BackgroundJit(abs)
+    assert function.with_effort(Effort.LEAST) is function
 
 
 def test_what_cannot_be_traced_says_so_when_it_is_called(monkeypatch):

@@ -73,13 +73,13 @@ def fit(
         base: base noise, "normal" (default) or "logistic", whose tails are heavier.
         steps: number of training steps; None trains until nothing is gained any more.
         tolerance: train, in place of that, until the Kullback-Leibler divergence from the posterior is estimated to be
-            below so many nats: 0.01 is hard to see in any plot, and often met in a fraction of the time.
+            below 0.8 of so many nats: 0.01 is hard to see in any plot, and often met in a fraction of the time.
         num_particles: draws per step (default 32; 10 for the paper's family).
         restarts: number of fits from different starts, trained at once; the best is returned, and the others tell
             whether it misses a mode (default 1).
         components: largest number of components of a mixture of flows, for separate modes. None (default) fits one
-            flow and, without `steps`, a mixture where other starts find mass that it misses, or where it is not good
-            and they lie in several places (up to 64 dimensions).
+            flow and, without `steps`, a mixture where other starts find mass that it misses, or where it is not good,
+            they lie in several places and more than 0.01 nats may be gained (up to 64 dimensions).
         batch_size: rows per step, for many rows and for models with a network (default there 256); a NumPyro model
             brings its own by `numpyro.plate(..., subsample_size=...)`. Batches are shuffled without replacement.
         optimizer: a learning rate, or an optax optimiser with its own; it sees the flow as one vector of parameters.

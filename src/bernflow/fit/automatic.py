@@ -36,7 +36,7 @@ def fit_target(
     resumption: Resumption | None = None,
     devices: Devices | None = None,
 ) -> Posterior:
-    """Fit one flow; where it misses mass that other starts found, or is not good and they lie elsewhere, several."""
+    """Fit one flow; several where it misses mass that other starts found, or may gain from those that lie elsewhere."""
     start_key, flow_key, train_key = spawn(key, 3)
     flows, probes = initial_flows(target, settings, start_key, flow_key, devices)
     memory = None if resumption is None else resumption.loop()

@@ -114,8 +114,9 @@ def run_chunk(
 
 def _over_restarts(function: Callable[..., PyTree], *args: PyTree) -> PyTree:
     """Map a function over restarts; one alone is traced and compiled in less time without an axis of its own."""
-    if all(leaf.shape[0] == 1 for leaf in jax.tree.leaves(args)):
-        first = jax.tree.map(lambda leaf: leaf[0], args)
+    arrays, others = eqx.partition(args, eqx.is_array)
+    if all(leaf.shape[0] == 1 for leaf in jax.tree.leaves(arrays)):
+        first = eqx.combine(jax.tree.map(lambda leaf: leaf[0], arrays), others)
         return jax.tree.map(lambda leaf: leaf[None], function(*first))
     return eqx.filter_vmap(function)(*args)
 

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Key
 
+from bernflow.background import Effort
 from bernflow.diagnostics.verdict import Diagnostics, judge, say_improper
 from bernflow.fit import modes
 from bernflow.fit.ahead import compile_ahead
@@ -76,7 +77,8 @@ def find_starts(
     Meanwhile what a fit with settings `next_fit` needs is compiled.
     """
     spread = _spread(target, devices)
-    effort = effort_for_start(target)
+    # Processes that share the rows must compile the same: they may have different numbers of them.
+    effort = effort_for_start(target) if devices is None else Effort.LIGHT
     # Arrays spread over devices would have to lie where they will.
     if next_fit is not None and devices is None:
         compile_ahead(target, next_fit, num, effort)

@@ -13,7 +13,9 @@ from bernflow.target import Target
 
 # With fewer numbers on the way to one density, thousands of densities take milliseconds, however they are compiled.
 SMALL = 10_000
-# What may run for long although little comes out of it.
+# What is more work than what comes out of it: the numbers that go in count as well.
+PRODUCTS = ("dot_general", "conv_general_dilated")
+# What may run for long although little goes in and comes out.
 UNKNOWN = ("scan", "while", "callback", "ffi_call")
 
 
@@ -43,7 +45,8 @@ def _sizes(jaxpr: Any) -> Iterator[float]:
     for equation in jaxpr.eqns:
         if any(name in equation.primitive.name for name in UNKNOWN):
             yield math.inf
-        yield sum(math.prod(out.aval.shape) for out in equation.outvars)
+        counted = [*equation.outvars, *(equation.invars if equation.primitive.name in PRODUCTS else ())]
+        yield sum(math.prod(variable.aval.shape) for variable in counted)
         for part in jax.tree.leaves(tuple(equation.params.values()), is_leaf=lambda leaf: hasattr(leaf, "eqns")):
             if hasattr(part, "eqns"):
                 yield from _sizes(getattr(part, "jaxpr", part))

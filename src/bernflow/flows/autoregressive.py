@@ -32,8 +32,8 @@ class BernsteinFlow(AbstractScoredFlow):
     s_j, r_j and the coefficients of f_j depend on z_1..z_{j-1} through a masked network; R and S see only the earlier
     dimensions, too. H_j gives the tails their weight. Two choices matter for hierarchical posteriors. The shift is
     scaled with its dimension, so that in the neck of a funnel an error of the network shrinks with the neck. And the
-    unsaturated terms see e, not z, so that a log-scale linear in a parameter is exact whatever the marginal shape of
-    that parameter. Without network and skip every dimension stands alone (mean field). A new flow is the outer map
+    unsaturated terms see e, not z, so that a log-scale linear in a parameter is exact, up to 8 units of e, whatever the
+    marginal shape of that parameter. Without network and skip every dimension stands alone (mean field). A new flow is the outer map
     applied to standard normal noise.
 
     With bounded=True a sigmoid maps the noise into [0, 1], as in the paper, and the support ends with the outermost

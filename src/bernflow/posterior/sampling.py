@@ -25,7 +25,7 @@ from bernflow.placement import replicated
 from bernflow.target import AbstractLayout
 
 BLOCK = 1000
-# With more rows of data than this, densities are evaluated in smaller blocks: filling up a large one would take long.
+# With more rows of data than this, a CPU evaluates densities in smaller blocks: filling up a large one would take long.
 MANY_ROWS = 4096
 SMALL_BLOCK = 48
 # Rows of data times draws that are evaluated at once. A CPU does it four times faster where the rows of few draws fit
@@ -123,7 +123,7 @@ def draws_at_once(rows: int, num: int) -> int:
 
 def density_block(model: AbstractModel) -> int:
     """Return the number of points at which the density of a model is evaluated in one call."""
-    return BLOCK if num_rows(model) <= MANY_ROWS else SMALL_BLOCK
+    return SMALL_BLOCK if num_rows(model) > MANY_ROWS and jax.default_backend() == "cpu" else BLOCK
 
 
 def num_rows(model: PyTree) -> int:

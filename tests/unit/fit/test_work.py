@@ -8,6 +8,7 @@ import pytest
 
 import bernflow as bf
 from bernflow.background import Effort
+from bernflow.fit.chunk import effort_for
 from bernflow.fit.work import SMALL, effort_for_start, work
 from bernflow.posterior.sampling import MANY_ROWS
 from bernflow.target import Target
@@ -20,8 +21,10 @@ def target(density, dim=2):
 def test_work_counts_what_is_computed_also_inside_of_compiled_parts():
     few = work(target(lambda x: -jnp.sum(x**2)))
     many = work(target(lambda x: jax.jit(lambda y: -jnp.sum(jnp.exp(y * np.ones(1000))))(x[0])))
+    product = work(target(lambda x: -jnp.sum((np.ones((100, 50)) @ (x[0] * np.ones(50))) ** 2)))
     assert few < 100
     assert 2000 <= many < 4000
+    assert 5000 < product < 6000
 
 
 @pytest.mark.parametrize(
@@ -38,6 +41,10 @@ def test_loops_may_be_any_work(loop):
 def test_the_search_for_a_start_is_compiled_as_hard_as_it_has_to_work():
     assert effort_for_start(target(lambda x: -jnp.sum(x**2))) is Effort.LEAST
     assert effort_for_start(target(lambda x: -jnp.sum((x[0] - np.zeros(SMALL)) ** 2))) is Effort.LIGHT
+
+
+def test_only_few_steps_are_compiled_with_less_effort():
+    assert (effort_for(0.01), effort_for(None)) == (Effort.LIGHT, Effort.FULL)
 
 
 def test_many_rows_are_worth_wide_vectors():

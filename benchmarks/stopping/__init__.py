@@ -1,0 +1,1 @@
+"""When training ends: neither early nor late?"""
