@@ -33,8 +33,8 @@ class BernsteinFlow(AbstractScoredFlow):
     dimensions, too. H_j gives the tails their weight. Two choices matter for hierarchical posteriors. The shift is
     scaled with its dimension, so that in the neck of a funnel an error of the network shrinks with the neck. And the
     unsaturated terms see e, not z, so that a log-scale linear in a parameter is exact, up to 8 units of e, whatever the
-    marginal shape of that parameter. Without network and skip every dimension stands alone (mean field). A new flow is the outer map
-    applied to standard normal noise.
+    marginal shape of that parameter. Without network and skip every dimension stands alone (mean field). A new flow is
+    the outer map applied to standard normal noise.
 
     With bounded=True a sigmoid maps the noise into [0, 1], as in the paper, and the support ends with the outermost
     coefficients: it is there to show what the linear tails are worth.

@@ -68,8 +68,8 @@ class Skip(eqx.Module):
     """Unsaturated terms in e_1..e_{j-1} for location and log-scale of dimension j (see `BernsteinFlow`).
 
     Linear ones make Neal's funnel, up to `LINEAR_UNTIL`, and linear-Gaussian hierarchies exact; the tanh network alone
-    saturates and gets their tails wrong. The log-scale also sees log sqrt(1 + e^2): parameters that are far out together, as in a
-    multivariate Student-t or under a shared scale, are so on either side.
+    saturates and gets their tails wrong. The log-scale also sees log sqrt(1 + e^2): parameters that are far out
+    together, as in a multivariate Student-t or under a shared scale, are so on either side.
     """
 
     shift: Float[Array, "p c"]
