@@ -16,6 +16,8 @@ import jax
 import numpy as np
 from jax.errors import JaxRuntimeError
 
+from bernflow.errors import BernflowError
+
 # More functions at once than this only keep each other waiting.
 MAX_THREADS = 3
 # What XLA compiles for a CPU by its former emitters is as fast and takes a third less of compiling; later versions of
@@ -86,7 +88,9 @@ class BackgroundJit:
             # Traced here and now: what runs while a model is traced, such as NumPyro's handlers, knows one thread only.
             try:
                 lowered = self.lower(*args, **kwargs)
-            except Exception:  # of any model: it will come again, in the right place
+            except BernflowError:
+                raise
+            except Exception:  # of JAX: it will come again, where it can be explained
                 return
             self._pending.append(_threads().submit(lowered.compile))
 

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from bernflow.background import Effort
+from bernflow.errors import BernflowError
 from bernflow.posterior.sampling import MANY_ROWS, num_rows
 from bernflow.target import Target
 
@@ -36,7 +37,9 @@ def work(target: Target) -> float:
     """
     try:
         jaxpr = jax.make_jaxpr(target.log_density)(np.zeros(target.dim)).jaxpr
-    except Exception:  # of any model: the checks before a fit say what is wrong
+    except BernflowError:
+        raise
+    except Exception:  # of JAX: the checks before a fit say what is wrong
         return math.inf
     return sum(_sizes(jaxpr))
 

@@ -58,3 +58,11 @@ def test_a_density_that_fails_is_left_to_the_checks_before_a_fit():
         raise ValueError("no density there")
 
     assert work(SimpleNamespace(dim=2, log_density=fail)) == np.inf
+
+
+def test_what_a_model_says_is_not_swallowed():
+    def fail(x):
+        raise bf.ModelError("no density there")
+
+    with pytest.raises(bf.ModelError, match="no density there"):
+        work(SimpleNamespace(dim=2, log_density=fail))
