@@ -9,6 +9,8 @@ import tempfile
 import jax
 import pytest
 
+from bernflow.fit import mappings
+
 
 def pytest_configure(config):
     """Keep compiled functions on disk as long as the tests run: many files of tests need the same ones.
@@ -27,9 +29,13 @@ def pytest_unconfigure(config):
 
 @pytest.fixture(autouse=True, scope="session")
 def _compile_in_the_foreground():
-    """Leave the other core to the other worker: what is compiled ahead is not always needed."""
+    """Leave the other core to the other worker: what is compiled ahead is not always needed.
+
+    And forget nothing in the middle of a test that counts compilations; that is done after every module.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bernflow.background.num_cores", lambda: 1)
+        patch.setattr(mappings, "MOST_COMPILED", float("inf"))
         yield
 
 
