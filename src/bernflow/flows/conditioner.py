@@ -83,15 +83,18 @@ class Skip(eqx.Module):
 
     def terms(self, e: Float[Array, " c"]) -> tuple[Float[Array, " p"], Float[Array, " p"]]:
         """Return what is added to the location and to the log-scale of every dimension."""
-        excess = jnp.maximum(jnp.abs(e) - LINEAR_UNTIL, 0.0)
-        linear = jnp.clip(e, -LINEAR_UNTIL, LINEAR_UNTIL) + jnp.sign(e) * jnp.log1p(excess)
+        linear = jnp.clip(e, -LINEAR_UNTIL, LINEAR_UNTIL) + jnp.sign(e) * jnp.log1p(_excess(e))
         return self.shift @ e, self.log_scale @ linear + self.spread @ (0.5 * jnp.log1p(e**2))
 
     def slopes(self, e: Float[Array, " c"]) -> tuple[Float[Array, "p c"], Float[Array, "p c"]]:
         """Return the derivatives of both terms."""
-        excess = jnp.maximum(jnp.abs(e) - LINEAR_UNTIL, 0.0)
-        return self.shift, self.log_scale / (1.0 + excess) + self.spread * (e / (1.0 + e**2))
+        return self.shift, self.log_scale / (1.0 + _excess(e)) + self.spread * (e / (1.0 + e**2))
 
     def strictly_lower(self) -> "Skip":
         """Return the terms by which no dimension sees itself or a later one."""
         return jax.tree.map(lambda matrix: jnp.tril(matrix, -1), self)
+
+
+def _excess(e: Float[Array, " c"]) -> Float[Array, " c"]:
+    """Return how far e lies beyond where log-scales are linear."""
+    return jnp.maximum(jnp.abs(e) - LINEAR_UNTIL, 0.0)
