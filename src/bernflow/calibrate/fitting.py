@@ -12,7 +12,7 @@ from bernflow.calibrate.simulators import AbstractSimulator
 from bernflow.diagnostics.importance import ess_fraction
 from bernflow.fit.chunk import CHUNK, Trainee
 from bernflow.fit.loop import COVERING_ESS, Method
-from bernflow.fit.settings import FULL_RATE_DIM, Settings
+from bernflow.fit.settings import Settings
 from bernflow.models.base import Theta
 from bernflow.posterior import sampling
 from bernflow.target import Target
@@ -38,9 +38,7 @@ def fit_block(
     start_keys = jax.random.split(jax.random.fold_in(noise, 2**31 + 2), num)
     trainee = blocks.begin_block(simulator, data, start_keys, settings)
     use_score = settings.trains_by_score(trainee.flow)
-    rate = settings.learning_rate
-    if rate is not None and not settings.family.paper_recipe:
-        rate *= min(1.0, FULL_RATE_DIM / target.dim)
+    rate = settings.rate_in(target.dim)
     method = Method(settings.optimizer, rate, settings.family.paper_recipe, settings.num_particles, use_score)
     at_once = max(1, MAX_AT_ONCE // (num * max(1, target.dim)))
 

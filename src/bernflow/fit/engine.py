@@ -26,7 +26,7 @@ from bernflow.fit.probes import mass_elsewhere
 from bernflow.fit.progress import Recorder
 from bernflow.fit.rays import find_endless
 from bernflow.fit.resume import LoopMemory
-from bernflow.fit.settings import FULL_RATE_DIM, Settings
+from bernflow.fit.settings import Settings
 from bernflow.fit.start import Gaussian, find_start
 from bernflow.fit.work import effort_for_start
 from bernflow.flows.base import AbstractDistribution, AbstractFlow
@@ -124,13 +124,9 @@ def train_and_judge(
     spread while the fit lasts.
     """
     use_score = settings.trains_by_score(flows)
-    rate = settings.learning_rate
-    if rate is not None and not settings.family.paper_recipe:
-        # The outer map has p^2 entries, and the noise of their steps adds up.
-        rate *= min(1.0, FULL_RATE_DIM / target.dim)
     method = Method(
         optimizer=settings.optimizer,
-        learning_rate=rate,
+        learning_rate=settings.rate_in(target.dim),
         constant_rate=settings.family.paper_recipe,
         num_particles=settings.num_particles,
         use_score=use_score,

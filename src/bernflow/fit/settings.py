@@ -52,6 +52,13 @@ class Settings:
         """Tell whether such a flow is trained by path gradients, for which it must know its score."""
         return self.family.use_score and isinstance(flow, AbstractScoredFlow)
 
+    def rate_in(self, dim: int) -> float | None:
+        """Return the learning rate in so many dimensions; None where the optimizer has its own."""
+        if self.learning_rate is None or self.family.paper_recipe:
+            return self.learning_rate
+        # The outer map has p^2 entries, and the noise of their steps adds up.
+        return self.learning_rate * min(1.0, FULL_RATE_DIM / dim)
+
     def describe(self) -> dict[str, Any]:
         """Return the choices as JSON-able values."""
         skip = ("family", "optimizer", "family_name")
