@@ -13,6 +13,7 @@ leading dimensions.
 
 import math
 from functools import lru_cache, partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -52,6 +53,12 @@ def increments(raw: Float[Array, "... m"]) -> Float[Array, "... m"]:
     # In double precision 1 + small loses nothing beside MIN_INCREMENT, and log1p takes twice as long as log.
     log_term = jnp.log(1.0 + small) if small.dtype == jnp.float64 else jnp.log1p(small)
     return jnp.maximum(raw, 0.0) + log_term + MIN_INCREMENT
+
+
+def increments_by_raw(raw: Float[Array, "... m"]) -> Float[Array, "... m"]:
+    """Evaluate the derivative of `increments`."""
+    small = jnp.exp(-jnp.abs(raw))
+    return jnp.where(raw < 0.0, small, 1.0) / (1.0 + small)
 
 
 def inverse_increments(increment: np.ndarray) -> np.ndarray:
@@ -99,8 +106,28 @@ def polynomial(
 ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
     """Evaluate f and f' from the basis of order M-1 at t; `matrix` maps the increments to the coefficients."""
     order = increment.shape[-1]
-    effects = b @ jnp.asarray(matrix[:, :-1].T, b.dtype) + t[..., None] * b
-    return jnp.sum(increment * effects, -1), order * jnp.sum(increment * b, -1)
+    return jnp.sum(increment * _effects(t, b, matrix), -1), order * jnp.sum(increment * b, -1)
+
+
+def _effects(t: Float[Array, "..."], b: Float[Array, "... m"], matrix: np.ndarray) -> Float[Array, "... m"]:
+    return b @ jnp.asarray(matrix[:, :-1].T, b.dtype) + t[..., None] * b
+
+
+class Terms(NamedTuple):
+    """What a centered polynomial is made of at t: f = sum_i d_i effect_i and f' = M sum_i d_i basis_i."""
+
+    inside: Float[Array, "..."]
+    basis: Float[Array, "... m"]
+    effects: Float[Array, "... m"]
+
+
+def centered_terms(order: int, t: Float[Array, "..."]) -> Terms:
+    """Evaluate the terms of polynomials that vanish at t = 1/2 and go on with their end slopes outside [0, 1]."""
+    edge = EDGE[jnp.result_type(t).name]
+    inside = jnp.clip(t, edge, 1.0 - edge)
+    b = basis(inside, order - 1)
+    # At an edge b is a unit vector, so that stretching what lies beyond by M gives exactly the end slope.
+    return Terms(inside, b, _effects(inside + order * (t - inside), b, centering(order)))
 
 
 def centered_polynomial(
@@ -108,11 +135,17 @@ def centered_polynomial(
 ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
     """Evaluate f (zero at t = 1/2) and f' on the whole line, continued linearly with the end slopes outside [0, 1]."""
     order = increment.shape[-1]
-    edge = EDGE[jnp.result_type(t).name]
-    inside = jnp.clip(t, edge, 1.0 - edge)
-    b = basis(inside, order - 1)
-    # At an edge b is a unit vector, so that stretching what lies beyond by M gives exactly the end slope.
-    return polynomial(increment, inside + order * (t - inside), b, centering(order))
+    terms = centered_terms(order, t)
+    return jnp.sum(increment * terms.effects, -1), order * jnp.sum(increment * terms.basis, -1)
+
+
+def log_slope_by_t(increment: Float[Array, "... m"], terms: Terms, t: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Evaluate the derivative of log f', which is zero where the polynomial is continued linearly."""
+    degree = increment.shape[-1] - 1
+    shares = increment * terms.basis
+    # d b_i / dt = b_i (i - degree t) / (t (1 - t)).
+    middle = shares @ jnp.arange(degree + 1, dtype=shares.dtype) / jnp.sum(shares, -1)
+    return jnp.where(terms.inside == t, (middle - degree * t) / (terms.inside * (1.0 - terms.inside)), 0.0)
 
 
 def invert_centered(increment: Float[Array, "... m"], y: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -137,7 +170,7 @@ def invert_increasing(function, y: Float[Array, "..."], start: Float[Array, "...
         value, slope = function(t)
         low, high = jnp.where(value < y, t, low), jnp.where(value < y, high, t)
         newton = t - (value - y) / slope
-        return low, high, jnp.where((newton > low) & (newton < high), newton, 0.5 * (low + high))
+        return low, high, jnp.where((newton >= low) & (newton <= high), newton, 0.5 * (low + high))
 
     zeros = jnp.zeros_like(start)
     return jax.lax.fori_loop(0, INVERSE_ITERATIONS, body, (zeros, zeros + 1.0, start))[2]

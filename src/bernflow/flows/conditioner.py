@@ -20,7 +20,7 @@ class MaskedNetwork(eqx.Module):
     """Two masked tanh layers and a masked linear read-out of `num_outputs` values per dimension.
 
     The read-out starts at zero, so that a new network changes nothing, or with Keras' defaults as in the paper. The
-    hidden layer is public: the exact score of the flow needs d(hidden)/dz (see `BernsteinFlow.score`).
+    hidden layers are public: the exact score of the flow needs their derivative (see `BernsteinFlow.score`).
     """
 
     w1: Float[Array, "h p"]
@@ -45,12 +45,27 @@ class MaskedNetwork(eqx.Module):
         self.w2 = jax.random.normal(key2, (width, width)) / jnp.sqrt(seen)
         self.out = jnp.zeros((dim, num_outputs, width))
 
+    def layers(self, z: Float[Array, " p"]) -> tuple[Float[Array, " h"], Float[Array, " h"]]:
+        """Evaluate both hidden layers; unit l sees only inputs up to its degree."""
+        first, second = self._hidden_weights()
+        h = jnp.tanh(first @ z + self.b1)
+        return h, jnp.tanh(second @ h + self.b2)
+
     def hidden(self, z: Float[Array, " p"]) -> Float[Array, " h"]:
-        """Evaluate the last hidden layer; unit l sees only inputs up to its degree."""
+        """Evaluate the last hidden layer."""
+        return self.layers(z)[1]
+
+    def hidden_by_z(self, layers: tuple[Float[Array, " h"], Float[Array, " h"]]) -> Float[Array, "h p"]:
+        """Return the derivative of the last hidden layer, given what both of them are."""
+        first, second = self._hidden_weights()
+        slope1, slope2 = (1.0 - layer**2 for layer in layers)
+        return slope2[:, None] * (second @ (slope1[:, None] * first))
+
+    def _hidden_weights(self) -> tuple[Float[Array, "h p"], Float[Array, "h h"]]:
+        """Return the weights of both layers with the forbidden ones zeroed."""
         width, dim = self.w1.shape
         degree = hidden_degrees(dim, width)
-        h = jnp.tanh((self.w1 * (degree[:, None] >= np.arange(dim)[None, :])) @ z + self.b1)
-        return jnp.tanh((self.w2 * (degree[:, None] >= degree[None, :])) @ h + self.b2)
+        return self.w1 * (degree[:, None] >= np.arange(dim)[None, :]), self.w2 * (degree[:, None] >= degree[None, :])
 
     def readout(self) -> Float[Array, "p k h"]:
         """Return the read-out weights with the forbidden ones zeroed: dimension j sees units of degree below j."""

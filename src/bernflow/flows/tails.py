@@ -1,33 +1,92 @@
-"""Tails of their own weight: u -> sinh(d asinh(u)) / d, with one d for each side.
+"""Tails of their own weight: u -> sinh(d asinh(u)) / d * exp(h u^2 / 2), with one d and one h for each side.
 
-It is the identity for d = 1 and near zero, and grows like |u|^d far out: normal noise gets tails that fall like
-exp(-|x|^(2 / d)) up to constants, exponential ones for d = 2, and for larger d tails that look like those of a
-Student-t as far as draws reach. One number per side is learned from all draws of its side, where the outermost
-coefficients of a polynomial are learned from the few draws that reach them.
+It is the identity for d = 1 and h = 0, and nearly so around zero. The first factor grows like |u|^d: normal noise gets
+tails that fall like exp(-|x|^(2 / d)) up to constants, exponential ones for d = 2. The second (Tukey's) makes them fall
+like a power, those of a Student-t with 1 / h degrees of freedom. Few numbers per side are learned from all draws of
+their side, where the outermost coefficients of a polynomial are learned from the few draws that reach them.
 """
 
+from typing import NamedTuple
+
+import jax
 import jax.numpy as jnp
+from jax.lax import stop_gradient
 from jaxtyping import Array, Float
 
+# Raw weights of a dimension: d of the left and of the right side, h of the left and of the right side.
+NUM_WEIGHTS = 4
 # |log d| stays below this: d is between 1/4.5 and 4.5.
 MAX_LOG_WEIGHT = 1.5
+# h stays below this: tails like those of 1.4 degrees of freedom.
+MAX_POWER = 0.7
+# Beyond, where no draw of normal noise lies, u^2 / 2 goes on as a logarithm: Tukey's factor is a power of u there
+# instead of overflowing.
+SQUARE_UNTIL = 8.0
+INVERSE_ITERATIONS = 40
 
 
-def bend(tails: Float[Array, "... 2"], u: Float[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-    """Return the bent value and the log of its derivative; `tails` holds the raw weights of the left and right side."""
-    weight = _weight(tails, u)
+class Bent(NamedTuple):
+    """The bent value, the log of its derivative, and the derivative of that."""
+
+    value: Float[Array, "..."]
+    log_slope: Float[Array, "..."]
+    log_slope_by_u: Float[Array, "..."]
+
+
+def bend(tails: Float[Array, "... 4"], u: Float[Array, "..."]) -> Bent:
+    """Bend values; `tails` holds the raw weights of their dimensions."""
+    weight, power = _weights(tails, u)
     angle = weight * jnp.arcsinh(u)
     size = jnp.abs(angle)
-    log_cosh = size + jnp.log1p(jnp.exp(-2.0 * size)) - jnp.log(2.0)
-    return jnp.sinh(angle) / weight, log_cosh - 0.5 * jnp.log1p(u**2)
+    root = jnp.sqrt(1.0 + u**2)
+    tanh = jnp.tanh(angle)
+    # Of sinh(d asinh(u)) / d: the log of its derivative, the derivative of that, and value per derivative.
+    log_slope = size + jnp.log1p(jnp.exp(-2.0 * size)) - jnp.log(2.0 * root)
+    by_u = (weight * tanh - u / root) / root
+    ratio = tanh * root / weight
+    # Of Tukey's factor: its log, and two derivatives of that.
+    inside = jnp.clip(u, -SQUARE_UNTIL, SQUARE_UNTIL)
+    excess = jnp.maximum(jnp.abs(u), SQUARE_UNTIL) / SQUARE_UNTIL
+    exponent = power * (0.5 * inside**2 + SQUARE_UNTIL**2 * jnp.log(excess))
+    force = power * inside / excess
+    force_by_u = power * jnp.where(inside == u, 1.0, -1.0 / excess**2)
+    lift = 1.0 + force * ratio
+    return Bent(
+        jnp.exp(exponent + log_slope) * ratio,
+        exponent + log_slope + jnp.log(lift),
+        force + by_u + (force_by_u * ratio + force * (1.0 - ratio * by_u)) / lift,
+    )
 
 
-def unbend(tails: Float[Array, "... 2"], v: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Invert `bend`."""
-    weight = _weight(tails, v)
-    return jnp.sinh(jnp.arcsinh(weight * v) / weight)
+def unbend(tails: Float[Array, "... 4"], v: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Invert `bend`, by Newton steps for asinh(v) as a function of asinh(u), which is nearly straight far out.
+
+    Steps are kept inside a shrinking bracket. Without a power there is a closed form.
+    """
+    weight, power = _weights(tails, v)
+    # Tukey's factor is at least 1: without it the way would be the longest.
+    longest = jnp.arcsinh(weight * v) / weight
+    goal = jnp.abs(jnp.arcsinh(v))
+
+    def body(_, state):
+        low, high, angle = state
+        bent = bend(tails, jnp.copysign(jnp.sinh(angle), v))
+        reached = jnp.abs(jnp.arcsinh(bent.value))
+        slope = jnp.exp(bent.log_slope) * jnp.cosh(angle) * jax.lax.rsqrt(1.0 + bent.value**2)
+        low, high = jnp.where(reached < goal, angle, low), jnp.where(reached < goal, high, angle)
+        newton = angle - (reached - goal) / slope
+        return low, high, jnp.where((newton >= low) & (newton <= high), newton, 0.5 * (low + high))
+
+    start = jnp.abs(longest)
+    found = jax.lax.fori_loop(0, INVERSE_ITERATIONS, body, (jnp.zeros_like(start), start, start))[2]
+    return jnp.sinh(jnp.where(power > 0.0, jnp.copysign(found, v), longest))
 
 
-def _weight(tails: Array, side: Array) -> Array:
-    raw = jnp.where(side < 0.0, tails[..., 0], tails[..., 1])
-    return jnp.exp(MAX_LOG_WEIGHT * jnp.tanh(raw / MAX_LOG_WEIGHT))
+def _weights(tails: Array, side: Array) -> tuple[Array, Array]:
+    """Return d and h of the side that a value is on."""
+    left, right, left_power, right_power = (tails[..., i] for i in range(NUM_WEIGHTS))
+    raw = jnp.where(side < 0.0, left, right)
+    raw_power = jnp.where(side < 0.0, left_power, right_power)
+    # The gradient passes where h is cut off: else a dimension whose h was pushed to zero could never leave it.
+    power = raw_power + stop_gradient(jnp.clip(raw_power, 0.0, MAX_POWER) - raw_power)
+    return jnp.exp(MAX_LOG_WEIGHT * jnp.tanh(raw / MAX_LOG_WEIGHT)), power

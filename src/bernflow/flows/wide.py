@@ -15,7 +15,7 @@ from bernflow.flows.bernstein import centered_polynomial, increments, inverse_in
 from bernflow.flows.conditioner import Skip
 from bernflow.flows.marginals import Marginals
 from bernflow.flows.noise import NOISES
-from bernflow.flows.tails import bend, unbend
+from bernflow.flows.tails import NUM_WEIGHTS, bend, unbend
 
 
 class Followers(eqx.Module):
@@ -36,7 +36,7 @@ class Followers(eqx.Module):
     b2: Float[Array, " h"]
     out: Float[Array, "2 n h"]
     skip: Skip
-    tails: Float[Array, "n 2"]
+    tails: Float[Array, "n 4"]
     noise: str = eqx.field(static=True)
 
     def __init__(self, key: Key[Array, ""], num: int, context: int, *, order: int, width: int, noise: str):
@@ -51,7 +51,7 @@ class Followers(eqx.Module):
         self.b2 = jnp.zeros(width)
         self.out = jnp.zeros((2, num, width))
         self.skip = Skip(num, context)
-        self.tails = jnp.zeros((num, 2))
+        self.tails = jnp.zeros((num, NUM_WEIGHTS))
         self.noise = noise
 
     def hidden(self, z: Float[Array, " c"]) -> Float[Array, " h"]:
@@ -69,8 +69,8 @@ class Followers(eqx.Module):
         width = 2.0 * NOISES[self.noise].half_width
         t = 0.5 + (jnp.exp(self.inner_log_scale) * z + self.inner_shift) / width
         value, slope = centered_polynomial(increments(self.raw), t)
-        value, log_bend = bend(self.tails, value)
-        return value, jnp.log(slope) + log_bend + self.inner_log_scale - np.log(width)
+        bent = bend(self.tails, value)
+        return bent.value, jnp.log(slope) + bent.log_slope + self.inner_log_scale - np.log(width)
 
     def invert_shapes(self, value: Float[Array, " n"]) -> Float[Array, " n"]:
         """Return the noise at which the shapes take given values."""

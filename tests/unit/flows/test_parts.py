@@ -77,6 +77,12 @@ def test_a_dimension_sees_the_network_of_earlier_dimensions_only():
     np.testing.assert_array_equal(seen, np.tri(4, 4, -1, dtype=bool))
 
 
+def test_the_derivative_of_the_hidden_layer_is_that_of_autodiff():
+    network = MaskedNetwork(KEY, 4, 2, 9)
+    z = jnp.array([0.3, -0.2, 0.5, 0.1])
+    np.testing.assert_allclose(network.hidden_by_z(network.layers(z)), jax.jacobian(network.hidden)(z), atol=1e-6)
+
+
 def test_skip_terms_of_the_conditioner_and_their_slopes():
     rng = np.random.default_rng(0)
     skip = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape)), Skip(3, 3))
@@ -163,12 +169,24 @@ def test_tails_are_bent_within_bounds_and_each_on_its_own_side():
     u = jnp.array([-1e6, 1e6])
     # Far out the map is a power d of u; d stays within a factor of 4.5, whatever is trained.
     for raw, power in ((50.0, np.exp(1.5)), (-50.0, np.exp(-1.5))):
-        tails = jnp.array([raw, raw])
-        grown = np.log(np.abs(bend(tails, 10.0 * u)[0] / bend(tails, u)[0])) / np.log(10.0)
+        tails = jnp.array([raw, raw, 0.0, 0.0])
+        grown = np.log(np.abs(bend(tails, 10.0 * u).value / bend(tails, u).value)) / np.log(10.0)
         np.testing.assert_allclose(grown, power, rtol=3e-3)
-    one_sided = bend(jnp.array([1.0, 0.0]), u)[0]
+    one_sided = bend(jnp.array([1.0, 0.0, 0.0, 0.0]), u).value
     assert abs(one_sided[0]) > 1e7
     assert one_sided[1] == pytest.approx(1e6)
+
+
+def test_the_power_of_tails_is_kept_within_bounds_and_each_on_its_own_side():
+    u = jnp.array([-6.0, 6.0])
+    for raw, power in ((-3.0, 0.0), (0.25, 0.25), (9.0, 0.7)):
+        value = bend(jnp.array([0.0, 0.0, raw, 0.0]), u).value
+        np.testing.assert_allclose(value, [-6.0 * np.exp(18.0 * power), 6.0], rtol=1e-9)
+    # A power that was pushed below zero still feels what pulls it back.
+    assert jax.grad(lambda tails: bend(tails, u[1]).value)(jnp.array([0.0, 0.0, 0.0, -3.0]))[3] > 0.0
+    # Beyond eight units Tukey's factor goes on as a power of u, so that nothing overflows.
+    far = bend(jnp.array([0.0, 0.0, 0.0, 0.25]), jnp.array([1e3, 1e4])).value
+    assert np.log10(far[1] / far[0]) == pytest.approx(1.0 + 64.0 * 0.25, rel=1e-6)
 
 
 @pytest.mark.parametrize("variant", ["f1", "f2"])
