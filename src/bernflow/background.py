@@ -18,8 +18,9 @@ from jax.errors import JaxRuntimeError
 
 from bernflow.errors import BernflowError
 
-# More functions at once than this only keep each other waiting.
-MAX_THREADS = 3
+# More functions at once than this, or than there are cores, only keep each other waiting. One more than a single one:
+# the function that takes longest must not hold up the others.
+MIN_THREADS, MAX_THREADS = 2, 3
 # What XLA compiles for a CPU by its former emitters is as fast and takes a third less of compiling; later versions of
 # XLA do not have them any more. Code in one piece, in place of 32, takes a tenth less: the pieces are not compiled side
 # by side.
@@ -164,4 +165,4 @@ def _accepts(*options: tuple[str, Any]) -> bool:
 
 @functools.cache
 def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="bernflow-compile")
+    return ThreadPoolExecutor(max(MIN_THREADS, min(MAX_THREADS, num_cores())), thread_name_prefix="bernflow-compile")

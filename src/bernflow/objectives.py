@@ -104,7 +104,9 @@ def path_gradient(flow: AbstractScoredFlow, target: Target, noise: Noise, power:
         x, log_det, score = jax.vmap(flow.transform_and_score)(noise.z)
         return x, (log_det, score)
 
-    x, pull_back, (log_det, score_q) = eqx.filter_vjp(sample, flow, has_aux=True)
+    # Functions of JAX that are compiled by themselves are inlined while the flow is traced: it takes less time.
+    with jax.disable_jit():
+        x, pull_back, (log_det, score_q) = eqx.filter_vjp(sample, flow, has_aux=True)
     log_p, score_p = jax.vmap(jax.value_and_grad(target.log_density))(x)
     log_weights = log_p - (jax.vmap(flow.base_log_prob)(noise.z) - log_det)
     pull = score_p - score_q

@@ -41,9 +41,8 @@ def preflight(target: Target, starts: Float[Array, "k p"]) -> Float[np.ndarray, 
 
 
 def prepare(target: Target, num: int) -> None:
-    """Begin to compile what draws so many starts and looks at them."""
+    """Begin to compile what draws so many starts."""
     draw_starts.prepare(target, as_key(0), num)
-    _values_and_gradients.prepare(target, np.zeros((num, target.dim)))
 
 
 def starting_points(target: Target, key: Key[Array, ""], num: int) -> Float[Array, "num p"]:
@@ -83,7 +82,7 @@ def _model_density(target: Target, x: Float[Array, " p"]) -> Array:
     return jnp.asarray(target.model.log_density(theta))
 
 
-@background_jit(Effort.LIGHT)
+@background_jit(Effort.LEAST)
 def _values_and_gradients(target: Target, starts: Array) -> tuple[Array, Array]:
     return replicated(jax.vmap(jax.value_and_grad(target.log_density))(starts))
 

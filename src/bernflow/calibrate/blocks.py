@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
 from bernflow.calibrate.simulators import AbstractSimulator
-from bernflow.fit.chunk import Trainee, begin, key_shape, run_chunk
+from bernflow.fit.chunk import Trainee, begin, draw_noise, run_chunk
 from bernflow.fit.engine import num_starts
 from bernflow.fit.settings import Settings
 from bernflow.fit.start import find_start
@@ -87,17 +87,18 @@ def train_block(
     use_score: bool,
 ) -> Trainee:
     """Take one step per learning rate, all simulations at once, as `fit` takes them."""
-    shape = key_shape(trainee.flow, 1, rates.shape[0], settings.num_particles)
+    num_steps, num_particles = rates.shape[0], settings.num_particles
 
     def one(data, trainee, noise_key, power):
+        trainee = jax.tree.map(lambda leaf: leaf[None] if eqx.is_array(leaf) else leaf, trainee)
+        keys = jax.random.split(noise_key, (1, 2))
         after, _ = run_chunk(
-            jax.tree.map(lambda leaf: leaf[None] if eqx.is_array(leaf) else leaf, trainee),
+            trainee,
             Target(simulator.model(data)),
-            jax.random.split(noise_key, shape),
+            draw_noise(trainee.flow, keys, num_steps=num_steps, num_particles=num_particles, use_score=use_score),
             rates,
             power[None],
             optimizer=settings.optimizer,
-            num_particles=settings.num_particles,
             use_score=use_score,
         )
         return jax.tree.map(lambda leaf: leaf[0] if eqx.is_array(leaf) else leaf, after)

@@ -10,7 +10,7 @@ from bernflow.calibrate import blocks
 from bernflow.calibrate.blocks import Sample
 from bernflow.calibrate.simulators import AbstractSimulator
 from bernflow.diagnostics.importance import ess_fraction
-from bernflow.fit.chunk import CHUNK, Trainee
+from bernflow.fit.chunk import CHUNK, Trainee, steps_at_once
 from bernflow.fit.loop import COVERING_ESS, Method
 from bernflow.fit.settings import Settings
 from bernflow.models.base import Theta
@@ -40,18 +40,19 @@ def fit_block(
     use_score = settings.trains_by_score(trainee.flow)
     rate = settings.rate_in(target.dim)
     method = Method(settings.optimizer, rate, settings.family.paper_recipe, settings.num_particles, use_score)
+    num_steps = steps_at_once(trainee.flow, CHUNK, settings.num_particles)
     at_once = max(1, MAX_AT_ONCE // (num * max(1, target.dim)))
 
     def train(trainee: Trainee, length: int, powers: Float[np.ndarray, " n"], stage: int) -> Trainee:
         rates = method.rates(length)
-        for start in range(0, length, CHUNK):
-            chunk = rates[start : start + CHUNK]
+        for start in range(0, length, num_steps):
+            chunk = rates[start : start + num_steps]
             trainee = blocks.train_block(
                 simulator,
                 data,
                 trainee,
                 jax.random.split(jax.random.fold_in(noise, 2**20 * stage + start), num),
-                jnp.asarray(np.pad(chunk, (0, CHUNK - len(chunk)))),
+                jnp.asarray(np.pad(chunk, (0, num_steps - len(chunk)))),
                 jnp.asarray(powers),
                 settings,
                 use_score,

@@ -1,5 +1,6 @@
 """Training steps: one compiled chunk of them for all restarts at once."""
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -11,9 +12,9 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from bernflow.background import BackgroundJit, Effort, zeros_of
+from bernflow.background import BackgroundJit, Effort, background_jit, zeros_of
 from bernflow.flows.base import AbstractFlow
-from bernflow.keys import as_key, grid
+from bernflow.keys import as_key, grid, nth
 from bernflow.objectives import Estimate, Noise, antithetic_noise, path_gradient, pathwise_gradient, stratified_noise
 from bernflow.placement import over_particles, replicated
 from bernflow.target import Target
@@ -62,23 +63,21 @@ def num_stacked(flows: AbstractFlow) -> int:
 def run_chunk(
     trainee: Trainee,
     target: Target,
-    keys: Key[Array, "r n 2"],
+    noise: Noise,
     rates: Float[Array, " c"],
     powers: Float[Array, " r"],
     *,
     optimizer: optax.GradientTransformation,
-    num_particles: int,
     use_score: bool,
 ) -> tuple[Trainee, Trace]:
     """Take one step per learning rate, all restarts at once; a rate of zero leaves the flow as it is.
 
-    A step whose update is not finite is skipped and counted. Keys have the `key_shape` of so many steps.
+    A step whose update is not finite is skipped and counted. The noise is that of `draw_noise`.
     """
-    at_once = rates.shape[0] // keys.shape[1]
     # Integers, such as the permutations of a coupling flow, differ between restarts and are not trained.
     arrays, fixed = eqx.partition(trainee.flow, eqx.is_inexact_array)
 
-    def one_restart(arrays, fixed, state, skipped, keys, power):
+    def one_restart(arrays, fixed, state, skipped, noise, power):
         start, unravel = ravel_pytree(arrays)
 
         def step(carry, inputs):
@@ -97,19 +96,65 @@ def run_chunk(
             )
             return (vector, state, skipped + (counts & ~finite)), log_weights
 
-        def several_steps(carry, inputs):
-            keys, rates = inputs
-            flow = eqx.combine(unravel(carry[0]), fixed)
-            return jax.lax.scan(step, carry, (_draw(flow, keys, num_particles, at_once, use_score), rates))
-
-        inputs = (keys, rates.reshape(-1, at_once))
-        (vector, state, skipped), trace = jax.lax.scan(several_steps, (start, state, skipped), inputs)
-        return (unravel(vector), state, skipped), jax.tree.map(jnp.ravel, trace)
+        (vector, state, skipped), trace = jax.lax.scan(step, (start, state, skipped), (noise, rates))
+        return (unravel(vector), state, skipped), trace
 
     (arrays, state, skipped), trace = _over_restarts(
-        one_restart, arrays, fixed, trainee.optimizer_state, trainee.num_skipped, keys, powers
+        one_restart, arrays, fixed, trainee.optimizer_state, trainee.num_skipped, noise, powers
     )
     return replicated((Trainee(eqx.combine(arrays, fixed), state, skipped), Trace(*trace)))
+
+
+@background_jit(Effort.LIGHT)
+def draw_noise(
+    flows: AbstractFlow, keys: Key[Array, "r 2"], *, num_steps: int, num_particles: int, use_score: bool
+) -> Noise:
+    """Draw the noise of several steps of every restart, (restarts, steps, particles, p).
+
+    Beside the steps and not inside of them: there it would be compiled after what else they are, and with their effort.
+    """
+
+    def one_restart(flow: AbstractFlow, keys: Key[Array, "2"]) -> Noise:
+        if use_score:
+            return stratified_noise(flow, keys, num_particles, (num_steps,))  # type: ignore[arg-type]
+        z = antithetic_noise(flow, keys[0], num_particles, (num_steps,))
+        return Noise(z, jnp.zeros(z.shape[:-1]))
+
+    return replicated(_over_restarts(one_restart, flows, keys))
+
+
+def take_steps(
+    trainee: Trainee,
+    target: Target,
+    key: Key[Array, ""],
+    rates: Float[np.ndarray, " c"],
+    powers: Float[np.ndarray, " r"],
+    *,
+    optimizer: optax.GradientTransformation,
+    num_particles: int,
+    use_score: bool,
+    effort: Effort = Effort.FULL,
+) -> tuple[Trainee, Trace]:
+    """Take one step per learning rate, in as many calls of `run_chunk` as it takes for their noise to fit in memory."""
+    num = num_stacked(trainee.flow)
+    at_once = steps_at_once(trainee.flow, len(rates), num_particles)
+    traces = []
+    for number, start in enumerate(range(0, len(rates), at_once)):
+        keys = grid(nth(key, number) if number else key, (num, 2))
+        shape = {"num_steps": at_once, "num_particles": num_particles, "use_score": use_score}
+        trainee, trace = run_chunk.with_effort(effort)(
+            trainee,
+            target,
+            draw_noise(trainee.flow, keys, **shape),
+            rates[start : start + at_once],
+            powers,
+            optimizer=optimizer,
+            use_score=use_score,
+        )
+        traces.append(trace)
+    return trainee, Trace(
+        *(np.concatenate([np.asarray(leaf) for leaf in leaves], 1) for leaves in zip(*traces, strict=True))
+    )
 
 
 def _over_restarts(function: Callable[..., PyTree], *args: PyTree) -> PyTree:
@@ -121,11 +166,10 @@ def _over_restarts(function: Callable[..., PyTree], *args: PyTree) -> PyTree:
     return eqx.filter_vmap(function)(*args)
 
 
-def key_shape(flow: AbstractFlow, num_restarts: int, num_steps: int, num_particles: int) -> tuple[int, int, int]:
-    """Return the shape of the keys of `run_chunk`: noise is drawn for as many steps at once as memory allows."""
-    size = num_restarts * num_particles * flow.dim
-    at_once = max(n for n in range(1, num_steps + 1) if num_steps % n == 0 and (n == 1 or n * size <= MAX_NOISE))
-    return num_restarts, num_steps // at_once, 2
+def steps_at_once(flows: AbstractFlow, num_steps: int, num_particles: int) -> int:
+    """Return of how many steps the noise is drawn at once: as many as divide their number and as memory allows."""
+    size = num_stacked(flows) * num_particles * flows.dim
+    return max(n for n in range(1, num_steps + 1) if num_steps % n == 0 and (n == 1 or n * size <= MAX_NOISE))
 
 
 def effort_for(tolerance: float | None) -> Effort:
@@ -143,26 +187,20 @@ def prepare_chunk(
     tolerance: float | None = None,
 ) -> None:
     """Begin to compile `run_chunk` in the background, for flows of these shapes."""
-    num = num_stacked(flows)
+    num, num_steps = num_stacked(flows), steps_at_once(flows, CHUNK, num_particles)
+    shape = {"num_steps": num_steps, "num_particles": num_particles, "use_score": use_score}
+    keys = grid(as_key(0), (num, 2))
+    draw_noise.prepare(flows, keys, **shape)
     _initial_state.prepare(flows, optimizer)
     run_chunk.with_effort(effort_for(tolerance)).prepare(
         Trainee(flows, zeros_of(_fresh, flows, optimizer), np.zeros(num, np.int32)),  # type: ignore[arg-type]
         target,
-        grid(as_key(0), key_shape(flows, num, CHUNK, num_particles)),
-        np.zeros(CHUNK),
+        zeros_of(functools.partial(draw_noise, **shape), flows, keys),
+        np.zeros(num_steps),
         np.zeros(num),
         optimizer=optimizer,
-        num_particles=num_particles,
         use_score=use_score,
     )
-
-
-def _draw(flow, keys, num_particles: int, num_steps: int, use_score: bool) -> Noise:
-    """Draw the noise of several steps."""
-    if use_score:
-        return stratified_noise(flow, keys, num_particles, (num_steps,))
-    z = antithetic_noise(flow, keys[0], num_particles, (num_steps,))
-    return Noise(z, jnp.zeros(z.shape[:-1]))
 
 
 def _estimate(flow, target, noise: Noise, use_score: bool, power) -> tuple[Estimate, tuple[Array, Array]]:

@@ -10,7 +10,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Key
 
 from bernflow.background import Effort
 from bernflow.diagnostics.verdict import Diagnostics, judge, say_improper
@@ -34,7 +34,7 @@ from bernflow.keys import nth, spawn
 from bernflow.placement import fetched
 from bernflow.posterior import Posterior
 from bernflow.precision import use_precision
-from bernflow.preflight import preflight, starting_points
+from bernflow.preflight import check_output, preflight, starting_points
 from bernflow.target import Target
 
 NUM_STARTS = 8
@@ -60,7 +60,8 @@ def initial_flows(
         starts = find_starts(target, num, start_key, devices, settings)
         chosen = np.array(modes.distinct_starts(starts, settings.restarts))
         return flows_at(settings, target.dim, starts, chosen, flow_key), starts
-    points, _ = _usable_points(_spread(target, devices), num, start_key)
+    spread, points_key = _spread(target, devices), nth(start_key, 0)
+    points = preflight(spread, starting_points(spread, points_key, num))
     same = Gaussian(points[:1], np.eye(target.dim)[None], np.zeros(1))
     return flows_at(settings, target.dim, same, np.zeros(settings.restarts, int), flow_key), None
 
@@ -82,21 +83,20 @@ def find_starts(
     # Arrays spread over devices would have to lie where they will.
     if next_fit is not None and devices is None:
         compile_ahead(target, next_fit, num, effort)
-    points, path_key = _usable_points(spread, num, key)
-    return jax.tree.map(np.asarray, find_start.with_effort(effort)(spread, points, path_key))
+    points_key, path_key = spawn(key, 2)
+    check_output(target)
+    points = starting_points(spread, points_key, num)
+    found = jax.tree.map(np.asarray, find_start.with_effort(effort)(spread, points, path_key))
+    sound = np.flatnonzero(~np.isnan(found.elbo))
+    if not sound.size:
+        preflight(spread, points)  # which says why
+    # Paths from points without a density are replaced, not dropped: others count on as many as there were.
+    return jax.tree.map(lambda leaf: leaf[sound[np.arange(num) % len(sound)]], found)
 
 
 def _spread(target: Target, devices: Devices | None) -> Target:
     """Return the target with its rows on the devices, if there are any."""
     return target if devices is None else Target(devices.spread(target.model))
-
-
-def _usable_points(target: Target, num: int, key: Key[Array, ""]) -> tuple[Float[np.ndarray, "k p"], Key[Array, ""]]:
-    """Return points of finite density, and a key for what comes next."""
-    points_key, path_key = spawn(key, 2)
-    usable = preflight(target, starting_points(target, points_key, num))
-    # Unusable points are replaced, not dropped: the number of paths is part of the compiled shape.
-    return usable[np.arange(num) % len(usable)], path_key
 
 
 def num_starts(dim: int) -> int:

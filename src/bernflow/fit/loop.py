@@ -8,10 +8,10 @@ import optax
 from jaxtyping import Array, Float, Key
 
 from bernflow.diagnostics.importance import ess_fraction
-from bernflow.fit.chunk import CHUNK, Trace, Trainee, effort_for, key_shape, run_chunk
+from bernflow.fit.chunk import CHUNK, Trace, Trainee, effort_for, take_steps
 from bernflow.fit.evaluation import evaluate_finite, num_evaluation_draws
 from bernflow.fit.stopping import COVERED_KHAT, UNCOVERED_KHAT, best_of, compare, has_arrived, is_good, is_within
-from bernflow.keys import grid, nth
+from bernflow.keys import nth
 from bernflow.target import Target
 
 WARM_UP = 50
@@ -148,18 +148,19 @@ def train(
             planned = done + sum(map(len, chunks[before:])) if steps is None else steps
             after = after if before else trainee
             for number, chunk in enumerate(chunks[before:], before + 1):
-                after, trace = run_chunk.with_effort(effort)(
+                after, trace = take_steps(
                     after,
                     target,
-                    grid(nth(key, done), key_shape(after.flow, num_restarts, CHUNK, method.num_particles)),
+                    nth(key, done),
                     np.pad(chunk, (0, CHUNK - len(chunk))),
                     powers,
                     optimizer=method.optimizer,
                     num_particles=method.num_particles,
                     use_score=method.use_score,
+                    effort=effort,
                 )
                 done += len(chunk)
-                report(done, planned, Trace(*(np.asarray(leaf)[:, : len(chunk)] for leaf in trace)))
+                report(done, planned, Trace(*(leaf[:, : len(chunk)] for leaf in trace)))
                 keep(Place(cycle, number, done, after, trainee, weights))
             if steps is not None and done == steps and weights is None:
                 return Trained(after, done)

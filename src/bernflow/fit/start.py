@@ -42,18 +42,22 @@ class Gaussian(NamedTuple):
 
 
 class Path(NamedTuple):
-    """State of one Newton path."""
+    """State of one Newton path; it is sound if density and gradient are finite where it began."""
 
     x: Float[Array, " p"]
     log_density: Float[Array, ""]
     damping: Float[Array, ""]
     arrived: Bool[Array, ""]
+    sound: Bool[Array, ""]
     best: Gaussian
 
 
 @background_jit(Effort.LIGHT)
 def find_start(target: Target, points: Float[Array, "k p"], key: Key[Array, ""]) -> Gaussian:
-    """Return the Gaussian of highest ELBO seen on the paths from each point; leading axis: points, best first."""
+    """Return the Gaussian of highest ELBO seen on the paths from each point; leading axis: points, best first.
+
+    The ELBO is NaN, which comes last, where density or gradient are not finite at the point.
+    """
     rows = sampling.num_rows(target)
     num_draws = NUM_DRAWS if rows <= sampling.MANY_ROWS else NUM_DRAWS_MANY_ROWS
     z = jax.random.normal(key, (num_draws // 2, points.shape[1]), points.dtype)
@@ -69,7 +73,8 @@ def find_start(target: Target, points: Float[Array, "k p"], key: Key[Array, ""])
             iteration, path = state
             return iteration + 1, _advance(target, path, z, draws_at_once)
 
-        return jax.lax.while_loop(unfinished, step, (0, _begin(target, x, z, draws_at_once)))[1].best
+        _, path = jax.lax.while_loop(unfinished, step, (0, _begin(target, x, z, draws_at_once)))
+        return path.best._replace(elbo=jnp.where(path.sound, path.best.elbo, jnp.nan))
 
     # A CPU is as fast with one path after the other, each as long as it takes, and has less to compile.
     at_once = sampling.draws_at_once(rows * num_draws, len(points)) if jax.default_backend() != "cpu" else None
@@ -82,7 +87,8 @@ def find_start(target: Target, points: Float[Array, "k p"], key: Key[Array, ""])
 def _begin(target: Target, x: Float[Array, " p"], z: Float[Array, "s p"], at_once: int) -> Path:
     unit = jnp.eye(x.shape[0], dtype=x.dtype)
     log_density, elbo = _look(target, x, x, unit, jnp.zeros((), x.dtype), z, at_once)
-    return Path(x, log_density, jnp.asarray(1e-3, x.dtype), jnp.asarray(False), Gaussian(x, unit, elbo))
+    no = jnp.asarray(False)
+    return Path(x, log_density, jnp.asarray(1e-3, x.dtype), no, no, Gaussian(x, unit, elbo))
 
 
 def _advance(target: Target, path: Path, z: Float[Array, "s p"], at_once: int) -> Path:
@@ -94,6 +100,7 @@ def _advance(target: Target, path: Path, z: Float[Array, "s p"], at_once: int) -
     diagonal = jnp.abs(jnp.diagonal(precision))
     unit = jax.lax.rsqrt(jnp.maximum(diagonal, FLATTEST * jnp.maximum(jnp.max(diagonal), SMALLEST_CURVATURE)))
     scaled = unit[:, None] * precision * unit[None, :]
+    sound = jnp.isfinite(path.log_density) & jnp.all(jnp.isfinite(gradient))
     usable = jnp.all(jnp.isfinite(scaled)) & jnp.all(jnp.isfinite(gradient))
     values, vectors = jnp.linalg.eigh(jnp.where(usable, scaled, jnp.eye(path.x.shape[0], dtype=path.x.dtype)))
     # Absolute curvature turns saddle points into places to leave (saddle-free Newton).
@@ -116,6 +123,7 @@ def _advance(target: Target, path: Path, z: Float[Array, "s p"], at_once: int) -
         jnp.where(move, log_density, path.log_density),
         jnp.where(uphill, path.damping / 8.0, 4.0 * path.damping + 1e-3),
         arrived,
+        path.sound | sound,
         best,
     )
 

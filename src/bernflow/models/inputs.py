@@ -77,6 +77,11 @@ def unpack(tree: Any) -> Any:
     return jax.tree.map(one, tree)
 
 
+def bare(tree: Any) -> Any:
+    """Undo `pack`, but leave NumPy arrays as they are: what is computed from them alone stays concrete under `jit`."""
+    return jax.tree.map(lambda leaf: leaf.value if isinstance(leaf, Opaque) else leaf, tree)
+
+
 def check_values(tree: Any, where: str, *, allow_infinite: bool = False) -> None:
     """Refuse missing values in data.
 

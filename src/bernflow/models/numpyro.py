@@ -16,7 +16,7 @@ from numpyro.primitives import Messenger
 
 from bernflow.errors import ModelError
 from bernflow.models.base import AbstractModel, Site, Theta
-from bernflow.models.inputs import check_values, freeze, is_data, name_of, pack, unpack, user_code
+from bernflow.models.inputs import bare, check_values, freeze, is_data, name_of, pack, unpack, user_code
 from bernflow.models.supports import (
     can_sample,
     check_continuous,
@@ -25,6 +25,7 @@ from bernflow.models.supports import (
     is_factor,
     probe,
     start_value,
+    traced_shapes,
 )
 
 
@@ -148,12 +149,13 @@ class NumPyroModel(AbstractModel):
         """Return the model with other arguments of the same structure."""
         return eqx.tree_at(lambda model: (model.args, model.kwargs), self, (args, kwargs))
 
-    def _trace(self, key: Key[Array, ""], theta: Theta) -> dict[str, dict]:
+    def _trace(self, key: Key[Array, ""], theta: Theta, args: Any = None, kwargs: Any = None) -> dict[str, dict]:
         """Run the model at theta; sites that theta lacks get a value inside their support."""
         given = handlers.substitute(fresh(self._conditioned()), data=theta)
         # Seeded last: what has a value needs no key, whose splitting would be compiled.
         seeded = handlers.seed(handlers.substitute(given, substitute_fn=partial(fill, key)), key)
-        return handlers.trace(seeded).get_trace(*unpack(self.args), **unpack(self.kwargs))
+        args, kwargs = (unpack(self.args), unpack(self.kwargs)) if args is None else (args, kwargs)
+        return handlers.trace(seeded).get_trace(*args, **kwargs)
 
     def _conditioned(self) -> Callable:
         """Return the function with the values that replace its data."""
@@ -164,27 +166,17 @@ class NumPyroModel(AbstractModel):
         return {site.name: trace[site.name]["value"] for site in self.sites}
 
     def _discover(self) -> tuple[tuple[Site, ...], tuple[str, ...]]:
-        sites: list[Site] = []
-        observed: list[str] = []
-
-        def visit(key: Key[Array, ""]) -> None:
-            trace = self._trace(key, {})
-            _refuse_trained(trace)
-            for name, site in trace.items():
-                if site["type"] != "sample":
-                    continue
-                if not site["is_observed"]:
-                    check_continuous(name, site["fn"].support)
-                    sites.append(describe(name, jnp.shape(site["value"]), site["fn"].support))
-                # An "observed" value that is computed from parameters is a term of the density, but not data.
-                elif not is_factor(site["fn"]) and not isinstance(site["value"], jax.core.Tracer):
-                    check_values(site["value"], f"The observed site {name!r}")
-                    check_observed(f"The observed site {name!r}", site["fn"], site["value"])
-                    warn_broadcast(name, site)
-                    observed.append(name)
-
-        probe(visit)
-        return tuple(sites), tuple(observed)
+        """Return the sites of the parameters and the names of the observed ones."""
+        found: list[tuple[tuple[Site, ...], tuple[str, ...]]] = []
+        try:
+            trace = traced_shapes(lambda key: self._trace(key, {}, bare(self.args), bare(self.kwargs)))
+            clear = _is_clear(trace)
+        except Exception:  # of a function that cannot do without JAX arrays, or that is wrong: then it will come again
+            clear = False
+        if clear:
+            return _examine(trace)
+        probe(lambda key: found.append(_examine(self._trace(key, {}))))
+        return found[0]
 
     def _evaluate_shapes(self) -> None:
         """Run the density on abstract data, so that a function which needs concrete ones is found out now."""
@@ -197,6 +189,33 @@ class NumPyroModel(AbstractModel):
             return compute_log_probs(seeded, unpack(args), unpack(kwargs), theta)[0]
 
         eqx.filter_eval_shape(density, arguments, theta)
+
+
+def _is_clear(trace: dict[str, dict]) -> bool:
+    """Tell whether everything computed is beside the point: supports and data are as given, and hold no tracer."""
+    samples = [site for site in trace.values() if site["type"] == "sample"]
+    found = [site["value"] if site["is_observed"] else site["fn"].support for site in samples]
+    return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(found))
+
+
+def _examine(trace: dict[str, dict]) -> tuple[tuple[Site, ...], tuple[str, ...]]:
+    """Sort the sites of a first run, and check what is observed."""
+    sites: list[Site] = []
+    observed: list[str] = []
+    _refuse_trained(trace)
+    for name, site in trace.items():
+        if site["type"] != "sample":
+            continue
+        if not site["is_observed"]:
+            check_continuous(name, site["fn"].support)
+            sites.append(describe(name, jnp.shape(site["value"]), site["fn"].support))
+        # An "observed" value that is computed from parameters is a term of the density, but not data.
+        elif not is_factor(site["fn"]) and not isinstance(site["value"], jax.core.Tracer):
+            check_values(site["value"], f"The observed site {name!r}")
+            check_observed(f"The observed site {name!r}", site["fn"], site["value"])
+            warn_broadcast(name, site)
+            observed.append(name)
+    return tuple(sites), tuple(observed)
 
 
 class redraw(Messenger):  # noqa: N801  (NumPyro's handlers are lower case)

@@ -46,6 +46,21 @@ def probe(function: Callable[[Key[Array, ""]], Any]) -> None:
     jax.vmap(run)(jax.random.wrap_key_data(data, impl=QUICK))  # type: ignore[arg-type]
 
 
+def traced_shapes(function: Callable[[Key[Array, ""]], dict[str, dict]]) -> dict[str, dict]:
+    """Return the sites of a run in which nothing is computed but by NumPy: of all else only shapes are known.
+
+    It takes a tenth of the time of `probe`, under which every function of JAX that is met is compiled by itself. What
+    depends on data alone is a tracer, too, unless NumPy has computed it.
+    """
+    sites: dict[str, dict] = {}
+
+    def run(key: Key[Array, ""]) -> None:
+        sites.update(function(key))
+
+    jax.eval_shape(run, _shape_of_a_key())
+    return sites
+
+
 def describe(name: str, shape: tuple[int, ...], support: Constraint) -> Site:
     """Build the site of a parameter from what was met under `probe`."""
     leaves = jax.tree.leaves(support)

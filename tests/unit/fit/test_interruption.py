@@ -83,7 +83,7 @@ def test_an_interruption_keeps_the_better_of_the_last_cycle_and_now(interrupt_af
 
 
 def test_before_anything_is_trained_the_interruption_is_raised(gaussian_model, monkeypatch):
-    monkeypatch.setattr(loop.run_chunk, "with_effort", lambda effort: lambda *args, **kwargs: stop())
+    monkeypatch.setattr(loop, "take_steps", lambda *args, **kwargs: stop())
     with pytest.raises(KeyboardInterrupt):
         fit(gaussian_model, STEPS)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -5,11 +5,12 @@ import optax
 import pytest
 
 import bernflow as bf
-from bernflow.fit.chunk import CHUNK, begin, key_shape, run_chunk
+from bernflow.fit.chunk import CHUNK, begin, take_steps
 from bernflow.fit.loop import Method, train
 from bernflow.fit.progress import Recorder
 from bernflow.flows.affine import DiagonalAffine
 from bernflow.flows.gaussian import LocationScale
+from bernflow.keys import as_key
 from bernflow.target import Target
 
 OPTIMIZER = optax.chain(optax.scale_by_adam(), optax.scale(-1.0))
@@ -39,13 +40,12 @@ def broken_target():
 
 
 def run(trainee, target, num_steps, key=0):
-    rates = jnp.asarray(np.pad(np.full(num_steps, 0.05), (0, CHUNK - num_steps)))
-    return run_chunk(
+    return take_steps(
         trainee,
         target,
-        jax.random.split(jax.random.key(key), key_shape(trainee.flow, len(trainee.num_skipped), CHUNK, 8)),
-        rates,
-        jnp.zeros(trainee.num_skipped.shape[0]),
+        as_key(key),
+        np.pad(np.full(num_steps, 0.05), (0, CHUNK - num_steps)),
+        np.zeros(trainee.num_skipped.shape[0]),
         optimizer=OPTIMIZER,
         num_particles=8,
         use_score=False,

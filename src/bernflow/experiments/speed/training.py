@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -13,7 +12,7 @@ from jaxtyping import Array, Float
 from bernflow.experiments import data
 from bernflow.experiments.targets import eight_schools_noncentered
 from bernflow.fit.building import flows_at
-from bernflow.fit.chunk import CHUNK, begin, key_shape, run_chunk
+from bernflow.fit.chunk import CHUNK, begin, draw_noise, run_chunk, steps_at_once, take_steps
 from bernflow.fit.settings import FULL_RATE_DIM, resolve_settings
 from bernflow.fit.start import Gaussian
 from bernflow.keys import as_key, grid
@@ -73,33 +72,38 @@ class Training:
             start = Gaussian(np.zeros((1, dim)), np.eye(dim)[None], np.zeros(1))
             flows = flows_at(self.settings, dim, start, np.zeros(num, int), jax.random.key(0))
             self.trainee = begin(flows, self.settings.optimizer)
-            rate = RATE * min(1.0, FULL_RATE_DIM / dim)
-            self._keys = grid(as_key(1), key_shape(flows, num, chunk, self.settings.num_particles))
-            self._rates, self._powers = jnp.full(chunk, rate), jnp.zeros(num)
+            self._rates = np.full(chunk, RATE * min(1.0, FULL_RATE_DIM / dim))
         self.elbo: float | None = None  # nothing has run
 
     @property
-    def arguments(self) -> tuple[tuple, dict[str, Any]]:
-        """What `run_chunk` is called with."""
-        chosen = {
-            "optimizer": self.settings.optimizer,
-            "num_particles": self.settings.num_particles,
-            "use_score": self.settings.trains_by_score(self.trainee.flow),
-        }
-        return (self.trainee, self.target, self._keys, self._rates, self._powers), chosen
+    def _method(self) -> dict[str, Any]:
+        use_score = self.settings.trains_by_score(self.trainee.flow)
+        return {"optimizer": self.settings.optimizer, "use_score": use_score}
 
     def lower(self) -> Any:
-        """Trace the chunk and translate it for XLA."""
+        """Trace the steps whose noise is drawn at once and translate them for XLA."""
         with use_precision(self.settings.precision):
-            positional, named = self.arguments
-            return run_chunk.lower(*positional, **named)  # type: ignore[attr-defined]
+            flows, num, num_particles = self.trainee.flow, self.settings.restarts, self.settings.num_particles
+            num_steps = steps_at_once(flows, self.chunk, num_particles)
+            keys, use_score = grid(as_key(1), (num, 2)), self._method["use_score"]
+            noise = draw_noise(flows, keys, num_steps=num_steps, num_particles=num_particles, use_score=use_score)
+            return run_chunk.lower(
+                self.trainee, self.target, noise, self._rates[:num_steps], np.zeros(num), **self._method
+            )
 
     def run(self) -> None:
         """Run one chunk and look at what it saw, as `bf.fit` does."""
         with use_precision(self.settings.precision):
-            positional, named = self.arguments
-            self.trainee, trace = run_chunk(*positional, **named)
-            self.elbo = float(np.mean(np.asarray(trace.elbo)))
+            self.trainee, trace = take_steps(
+                self.trainee,
+                self.target,
+                as_key(1),
+                self._rates,
+                np.zeros(self.settings.restarts),
+                num_particles=self.settings.num_particles,
+                **self._method,
+            )
+            self.elbo = float(np.mean(trace.elbo))
 
     def described(self) -> dict[str, Any]:
         """Return what was timed, for the record."""
