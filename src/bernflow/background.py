@@ -18,9 +18,9 @@ from jax.errors import JaxRuntimeError
 
 from bernflow.errors import BernflowError
 
-# More functions at once than this, or than there are cores, only keep each other waiting. One more than a single one:
-# the function that takes longest must not hold up the others.
-MIN_THREADS, MAX_THREADS = 2, 3
+# More functions at once than this, or than there are cores, only keep each other waiting, and the host, which traces
+# the next. A function that takes long has a thread of its own beside them, so that it does not hold them up.
+MAX_THREADS = 2
 # What XLA compiles for a CPU by its former emitters is as fast and takes a third less of compiling; later versions of
 # XLA do not have them any more. Code in one piece, in place of 32, takes a tenth less: the pieces are not compiled side
 # by side.
@@ -56,6 +56,7 @@ class BackgroundJit:
     Args:
         function: what to compile.
         effort: how hard to try where `with_effort` does not say otherwise.
+        is_long: whether compiling it takes longer than all others together.
 
     Example:
         >>> import jax.numpy as jnp
@@ -67,9 +68,10 @@ class BackgroundJit:
         [2.0, 2.0, 2.0]
     """
 
-    def __init__(self, function: Callable[..., Any], effort: Effort = Effort.FULL):
+    def __init__(self, function: Callable[..., Any], effort: Effort = Effort.FULL, is_long: bool = False):
         functools.update_wrapper(self, function)
         self._function = function
+        self._is_long = is_long
         self._variants = {effort: self}
         self._effort = effort
         self._pending: list[Future] = []
@@ -79,7 +81,7 @@ class BackgroundJit:
         if jax.default_backend() != "cpu":  # where efforts do not differ
             return self
         if effort not in self._variants:
-            self._variants[effort] = BackgroundJit(self._function, effort)
+            self._variants[effort] = BackgroundJit(self._function, effort, self._is_long)
             self._variants[effort]._variants = self._variants
         return self._variants[effort]
 
@@ -93,7 +95,7 @@ class BackgroundJit:
                 raise
             except Exception:  # of JAX: it will come again, where it can be explained
                 return
-            self._pending.append(_threads().submit(lowered.compile))
+            self._pending.append(_threads(self._is_long).submit(lowered.compile))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function, after what is being compiled: it may be the same."""
@@ -119,9 +121,9 @@ class BackgroundJit:
         return eqx.filter_jit(self._function, compiler_options=_known(self._effort))  # type: ignore[call-overload]
 
 
-def background_jit(effort: Effort) -> Callable[[Callable[..., Any]], BackgroundJit]:
+def background_jit(effort: Effort, is_long: bool = False) -> Callable[[Callable[..., Any]], BackgroundJit]:
     """Decorate a function that is compiled in the background, with some effort."""
-    return functools.partial(BackgroundJit, effort=effort)
+    return functools.partial(BackgroundJit, effort=effort, is_long=is_long)
 
 
 def zeros_of(function: Callable[..., Any], *args: Any) -> Any:
@@ -164,5 +166,6 @@ def _accepts(*options: tuple[str, Any]) -> bool:
 
 
 @functools.cache
-def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max(MIN_THREADS, min(MAX_THREADS, num_cores())), thread_name_prefix="bernflow-compile")
+def _threads(is_long: bool) -> ThreadPoolExecutor:
+    num = 1 if is_long else max(1, min(MAX_THREADS, num_cores() - 1))
+    return ThreadPoolExecutor(num, thread_name_prefix="bernflow-compile")

@@ -24,19 +24,18 @@ def compile_ahead(target: Target, settings: Settings, num_starts: int, start_eff
     # Small functions that are needed first are compiled while the steps are traced. The steps take longest, so that
     # all others come after them. To a tolerance, many rows often need no training: they make a posterior normal.
     preflight.prepare(target, num_starts)
-    if flows is not None:
-        prepare_flows(settings, target.dim)
-        if settings.tolerance is None or sampling.num_rows(target) <= sampling.MANY_ROWS:
-            prepare_chunk(
-                flows,
-                target,
-                optimizer=settings.optimizer,
-                num_particles=settings.num_particles,
-                use_score=settings.trains_by_score(flows),
-                tolerance=settings.tolerance,
-            )
+    if flows is not None and (settings.tolerance is None or sampling.num_rows(target) <= sampling.MANY_ROWS):
+        prepare_chunk(
+            flows,
+            target,
+            optimizer=settings.optimizer,
+            num_particles=settings.num_particles,
+            use_score=settings.trains_by_score(flows),
+            tolerance=settings.tolerance,
+        )
     find_start.with_effort(start_effort).prepare(target, np.zeros((num_starts, target.dim)), as_key(0))
     if flows is not None:
+        prepare_flows(settings, target.dim)
         pick.prepare(flows, np.asarray(0))
         flow = jax.tree.map(lambda leaf: leaf[0] if eqx.is_array(leaf) else leaf, flows)
         sampling.prepare(flow, target.layout, target.model)

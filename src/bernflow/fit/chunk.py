@@ -35,8 +35,8 @@ class Trainee(NamedTuple):
 class Trace(NamedTuple):
     """What the steps of one chunk saw: mean and variance of the log weights, (restarts, steps)."""
 
-    elbo: Float[np.ndarray, "r c"]
-    variance: Float[np.ndarray, "r c"]
+    elbo: Float[Array | np.ndarray, "r c"]
+    variance: Float[Array | np.ndarray, "r c"]
 
 
 def begin(flows: AbstractFlow, optimizer: optax.GradientTransformation) -> Trainee:
@@ -59,7 +59,7 @@ def num_stacked(flows: AbstractFlow) -> int:
     return jax.tree.leaves(eqx.filter(flows, eqx.is_array))[0].shape[0]
 
 
-@BackgroundJit
+@background_jit(Effort.FULL, is_long=True)
 def run_chunk(
     trainee: Trainee,
     target: Target,
@@ -84,7 +84,7 @@ def run_chunk(
             vector, state, skipped = carry
             noise, rate = inputs
             flow = eqx.combine(unravel(vector), fixed)
-            estimate, log_weights = _estimate(flow, target, noise, use_score, power)
+            estimate = _estimate(flow, target, noise, use_score, power)
             gradient, _ = ravel_pytree(eqx.filter(estimate.gradient, eqx.is_array))
             updates, new_state = optimizer.update(gradient, state, vector)
             finite = jnp.all(jnp.isfinite(updates))
@@ -94,15 +94,15 @@ def run_chunk(
                 (vector + rate * updates, new_state),
                 (vector, state),
             )
-            return (vector, state, skipped + (counts & ~finite)), log_weights
+            return (vector, state, skipped + (counts & ~finite)), estimate.log_weights
 
-        (vector, state, skipped), trace = jax.lax.scan(step, (start, state, skipped), (noise, rates))
-        return (unravel(vector), state, skipped), trace
+        (vector, state, skipped), log_weights = jax.lax.scan(step, (start, state, skipped), (noise, rates))
+        return (unravel(vector), state, skipped), _seen(log_weights, noise.log_ratio)
 
     (arrays, state, skipped), trace = _over_restarts(
         one_restart, arrays, fixed, trainee.optimizer_state, trainee.num_skipped, noise, powers
     )
-    return replicated((Trainee(eqx.combine(arrays, fixed), state, skipped), Trace(*trace)))
+    return replicated((Trainee(eqx.combine(arrays, fixed), state, skipped), trace))
 
 
 @background_jit(Effort.LIGHT)
@@ -203,13 +203,17 @@ def prepare_chunk(
     )
 
 
-def _estimate(flow, target, noise: Noise, use_score: bool, power) -> tuple[Estimate, tuple[Array, Array]]:
-    """Estimate the gradient, and the mean and variance of the log weights under q."""
+def _estimate(flow, target, noise: Noise, use_score: bool, power) -> Estimate:
+    """Estimate the gradient."""
     noise = Noise(over_particles(noise.z), noise.log_ratio)
-    estimate = path_gradient(flow, target, noise, power) if use_score else pathwise_gradient(flow, target, noise.z)
-    usable = jnp.isfinite(estimate.log_weights)
-    share = jnp.where(usable, jnp.exp(noise.log_ratio), 0.0)
-    share = share / jnp.maximum(jnp.sum(share), 1e-30)
-    log_weights = jnp.where(usable, estimate.log_weights, 0.0)
-    elbo = jnp.sum(share * log_weights)
-    return estimate, (elbo, jnp.sum(share * (log_weights - elbo) ** 2))
+    return path_gradient(flow, target, noise, power) if use_score else pathwise_gradient(flow, target, noise.z)
+
+
+def _seen(log_weights: Float[Array, "c s"], log_ratio: Float[Array, "c s"]) -> Trace:
+    """Return mean and variance of the log weights of every step, under q."""
+    usable = jnp.isfinite(log_weights)
+    share = jnp.where(usable, jnp.exp(log_ratio), 0.0)
+    share = share / jnp.maximum(jnp.sum(share, -1, keepdims=True), 1e-30)
+    log_weights = jnp.where(usable, log_weights, 0.0)
+    elbo = jnp.sum(share * log_weights, -1)
+    return Trace(elbo, jnp.sum(share * (log_weights - elbo[:, None]) ** 2, -1))

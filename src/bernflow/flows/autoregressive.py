@@ -22,7 +22,7 @@ from bernflow.flows.bernstein import (
     invert_centered,
     log_slope_by_t,
 )
-from bernflow.flows.conditioner import MaskedNetwork, Skip
+from bernflow.flows.conditioner import Masked, MaskedNetwork, Skip
 from bernflow.flows.noise import NOISES
 from bernflow.flows.tails import NUM_WEIGHTS, Bent, bend, unbend
 
@@ -39,34 +39,61 @@ class Rate(NamedTuple):
     log_by_z: Float[Array, " p"] | float
 
 
-class Way(NamedTuple):
-    """All that a draw meets on its way from noise to parameters, one value per dimension where nothing else is said.
+class Shape(NamedTuple):
+    """H(f(t)) of every dimension, and what it is made of.
 
     Attributes:
-        layers: both hidden layers of the conditioner; None without one.
-        out: what the conditioner says, (p, k).
         t: where the polynomial is evaluated.
         rate: how t moves with z.
         terms: what the polynomial is made of at t.
         increment: increments of its coefficients, (p, M).
         slope: f'(t).
         bent: H(f(t)).
-        e: the dimension by itself.
-        log_slope: log de_j/dz_j.
-        location: (e + S e)_j.
-        log_scale: log of the scale by which it is multiplied.
     """
 
-    layers: tuple[Float[Array, " h"], Float[Array, " h"]] | None
-    out: Float[Array, "p k"]
     t: Float[Array, " p"]
     rate: Rate
     terms: Terms
     increment: Float[Array, "p m"]
     slope: Float[Array, " p"]
     bent: Bent
+
+    def log_slope(self) -> Float[Array, " p"]:
+        """Return log dH(f(t))/dz."""
+        return jnp.log(self.slope) + self.rate.log + self.bent.log_slope
+
+
+class Slopes(NamedTuple):
+    """Derivatives of a `Shape`: of its value with respect to the raw increments and t, of its log slope also to z."""
+
+    by_raw: Float[Array, "p m"]
+    by_t: Float[Array, " p"]
+    log_slope_by_raw: Float[Array, "p m"]
+    log_slope_by_z: Float[Array, " p"]
+
+
+class Conditioned(NamedTuple):
+    """What a draw knows of its earlier dimensions.
+
+    Attributes:
+        network: the conditioner without its forbidden weights; None without one.
+        layers: both of its hidden layers.
+        skip: the unsaturated terms without the forbidden ones; None without them.
+        out: what the network says, (p, k).
+    """
+
+    network: Masked | None
+    layers: tuple[Float[Array, " h"], Float[Array, " h"]] | None
+    skip: Skip | None
+    out: Float[Array, "p k"]
+
+
+class Way(NamedTuple):
+    """All that a draw meets on its way from noise to the outer map, to which exp(log_scale) location is given."""
+
+    known: Conditioned
+    shape: Shape
     e: Float[Array, " p"]
-    log_slope: Float[Array, " p"]
     location: Float[Array, " p"]
     log_scale: Float[Array, " p"]
 
@@ -144,14 +171,16 @@ class BernsteinFlow(AbstractScoredFlow):
     def inverse_and_log_det(self, x: Float[Array, " p"]) -> tuple[Float[Array, " p"], Float[Array, ""]]:
         """Map a parameter vector to its noise, one dimension after the other; return z and log |dz/dx|."""
         y = self.outer.inverse(x)
+        network = None if self.network is None else self.network.masked()
+        skip = None if self.skip is None else self.skip.strictly_lower()
 
         def body(j, state):
             z, e, inside = state
             out = self.bias[j]
-            if self.network is not None:
-                out = out + self.network.readout()[j] @ self.network.hidden(z)
+            if network is not None:
+                out = out + network.readout[j] @ network.layers(z)[1]
             # Entries of e from j on are still zero, and `location` holds only what the earlier dimensions add.
-            location, log_scale = self._skip_terms(e, jnp.zeros_like(e))
+            location, log_scale = _skipped(skip, e, jnp.zeros_like(e))
             e_j = y[j] * jnp.exp(-out[LOG_SCALE] - log_scale[j]) - location[j]
             value = e_j - out[SHIFT] if self.bounded else unbend(self.tails[j], e_j - out[SHIFT])
             t = invert_centered(increments(out[FIRST_INCREMENT:]), value)
@@ -166,22 +195,39 @@ class BernsteinFlow(AbstractScoredFlow):
 
         With log q(T(z)) = log f_Z(z) - log |J(z)|, the gradient is J^-T times its z-gradient.
         """
-        return self._score(self._follow(z), z)
+        way = self._follow(z)
+        return self._score(way, self._slopes(way.shape, way.known.out), z)
 
-    def _score(self, way: Way, z: Float[Array, " p"]) -> Float[Array, " p"]:
-        jacobian, log_det_gradient = self._derivatives_of_y(way)
+    def _score(self, way: Way, slopes: Slopes, z: Float[Array, " p"]) -> Float[Array, " p"]:
+        jacobian, log_det_gradient = self._derivatives_of_y(way, slopes)
         return self._solve(jacobian, jax.grad(self.base_log_prob)(z) - log_det_gradient)
 
     def transform_and_score(
         self, z: Float[Array, " p"]
     ) -> tuple[Float[Array, " p"], Float[Array, ""], Float[Array, " p"]]:
-        """Return x = T(z), log |dx/dz| and the score at x; the way there is gone once."""
-        way = self._follow(z)
-        return *self._arrive(way), _constant(self)._score(stop_gradient(way), z)
+        """Return x = T(z), log |dx/dz| and the score at x, of which x alone can be differentiated.
+
+        The score needs the derivatives of the polynomials with their tails, so that these are told to automatic
+        differentiation, too, which would find them again. The way is gone once.
+        """
+        known = self._conditioned(z)
+        fixed, fixed_known = _constant(self), stop_gradient(known)
+        shape = fixed._shape(fixed_known.out, z)
+        slopes = fixed._slopes(shape, fixed_known.out)
+        t, _ = self._to_unit(z)
+        e = fixed_known.out[:, SHIFT] + shape.bent.value
+        e = _moving(e, known.out[:, SHIFT : SHIFT + 1], jnp.ones_like(e)[:, None])
+        e = _moving(e, known.out[:, FIRST_INCREMENT:], slopes.by_raw)
+        e = _moving(e, t[:, None], slopes.by_t[:, None])
+        e = _moving(e, self.tails, shape.bent.by_tails)
+        location, log_scale = _skipped(known.skip, e, known.out[:, LOG_SCALE])
+        way = Way(known, shape, e, location, log_scale)
+        return *self._arrive(way), fixed._score(stop_gradient(way), slopes, z)
 
     def pull_back(self, z: Float[Array, " p"], covector: Float[Array, " p"]) -> Float[Array, " p"]:
         """Return J^-T applied to a gradient with respect to z: the gradient with respect to x."""
-        return self._solve(self._derivatives_of_y(self._follow(z))[0], covector)
+        way = self._follow(z)
+        return self._solve(self._derivatives_of_y(way, self._slopes(way.shape, way.known.out))[0], covector)
 
     def _solve(self, jacobian_of_y: Float[Array, "p p"], covector: Float[Array, " p"]) -> Float[Array, " p"]:
         # One triangular system per sample: solving with the outer matrix for all samples at once is far slower.
@@ -202,23 +248,48 @@ class BernsteinFlow(AbstractScoredFlow):
 
     def _follow(self, z: Float[Array, " p"]) -> Way:
         """Go the way of a draw up to the outer map."""
-        layers = None if self.network is None else self.network.layers(z)
-        out = self.bias if layers is None else self.bias + self.network.readout() @ layers[1]  # type: ignore[union-attr]
+        known = self._conditioned(z)
+        shape = self._shape(known.out, z)
+        e = known.out[:, SHIFT] + shape.bent.value
+        return Way(known, shape, e, *_skipped(known.skip, e, known.out[:, LOG_SCALE]))
+
+    def _arrive(self, way: Way) -> tuple[Array, Array]:
+        """Apply the outer map; return x and log |dx/dz|."""
+        x, log_det = self.outer.transform_and_log_det(jnp.exp(way.log_scale) * way.location)
+        return x, log_det + jnp.sum(way.shape.log_slope() + way.log_scale)
+
+    def _conditioned(self, z: Float[Array, " p"]) -> Conditioned:
+        """Ask the conditioner."""
+        skip = None if self.skip is None else self.skip.strictly_lower()
+        if self.network is None:
+            return Conditioned(None, None, skip, self.bias)
+        network = self.network.masked()
+        layers = network.layers(z)
+        return Conditioned(network, layers, skip, self.bias + network.readout @ layers[1])
+
+    def _shape(self, out: Float[Array, "p k"], z: Float[Array, " p"]) -> Shape:
+        """Evaluate polynomials and tails, given what the conditioner says."""
         t, rate = self._to_unit(z)
         terms = centered_terms(self.order, t)
         increment = increments(out[:, FIRST_INCREMENT:])
         u = jnp.sum(increment * terms.effects, -1)
         slope = self.order * jnp.sum(increment * terms.basis, -1)
-        bent = Bent(u, jnp.zeros_like(u), jnp.zeros_like(u)) if self.bounded else bend(self.tails, u)
-        e = out[:, SHIFT] + bent.value
-        log_slope = jnp.log(slope) + rate.log + bent.log_slope
-        location, log_scale = self._skip_terms(e, out[:, LOG_SCALE])
-        return Way(layers, out, t, rate, terms, increment, slope, bent, e, log_slope, location, log_scale)
+        zeros = jnp.zeros_like(u)
+        bent = Bent(u, zeros, zeros, jnp.zeros_like(self.tails)) if self.bounded else bend(self.tails, u)
+        return Shape(t, rate, terms, increment, slope, bent)
 
-    def _arrive(self, way: Way) -> tuple[Array, Array]:
-        """Apply the outer map; return x and log |dx/dz|."""
-        x, log_det = self.outer.transform_and_log_det(jnp.exp(way.log_scale) * way.location)
-        return x, log_det + jnp.sum(way.log_slope + way.log_scale)
+    def _slopes(self, shape: Shape, out: Float[Array, "p k"]) -> Slopes:
+        """Differentiate polynomials and tails."""
+        growth = increments_by_raw(out[:, FIRST_INCREMENT:])
+        by_effects = growth * shape.terms.effects
+        bend_slope, by_u = jnp.exp(shape.bent.log_slope), shape.bent.log_slope_by_u
+        by_t = log_slope_by_t(shape.increment, shape.terms, shape.t) + by_u * shape.slope
+        return Slopes(
+            bend_slope[:, None] * by_effects,
+            bend_slope * shape.slope,
+            (self.order / shape.slope)[:, None] * growth * shape.terms.basis + by_u[:, None] * by_effects,
+            jnp.exp(shape.rate.log) * by_t + shape.rate.log_by_z,
+        )
 
     def _to_unit(self, z: Float[Array, " p"]) -> tuple[Array, Rate]:
         """Map noise to the interval of the polynomial."""
@@ -238,42 +309,50 @@ class BernsteinFlow(AbstractScoredFlow):
         tiny = jnp.finfo(t.dtype).eps
         return jax.scipy.special.logit(jnp.clip(t, tiny, 1.0 - tiny)) / LOGIT_PER_PROBIT
 
-    def _skip_terms(self, e, log_scale):
-        """Add the unsaturated terms in e to the location and the log-scale."""
-        if self.skip is None:
-            return e, log_scale
-        shift, scale = self.skip.strictly_lower().terms(e)
-        return e + shift, log_scale + scale
-
-    def _derivatives_of_y(self, way: Way) -> tuple[Float[Array, "p p"], Float[Array, " p"]]:
+    def _derivatives_of_y(self, way: Way, slopes: Slopes) -> tuple[Float[Array, "p p"], Float[Array, " p"]]:
         """Return dy/dz, which is triangular, and the gradient of log |dy/dz|.
 
         Written out rather than left to automatic differentiation, which takes a quarter longer, to run as well as to
         compile. What lies off the diagonal goes through the small hidden layer and the skip terms; e_j and its slope
         depend on z_j and on the outputs of dimension j alone.
         """
-        slope_by_u = way.bent.log_slope_by_u
-        by_t = log_slope_by_t(way.increment, way.terms, way.t) + slope_by_u * way.slope
-        gradient = jnp.exp(way.rate.log) * by_t + way.rate.log_by_z
-        jacobian = jnp.diag(jnp.exp(way.log_slope))
-        if self.network is not None and way.layers is not None:
-            readout, hidden = self.network.readout(), self.network.hidden_by_z(way.layers)
-            shape = readout[:, FIRST_INCREMENT:]
-            growth = increments_by_raw(way.out[:, FIRST_INCREMENT:])
-            by_effects = growth * way.terms.effects
-            by_raw = jnp.exp(way.bent.log_slope)[:, None] * by_effects
-            slope_by_raw = (self.order / way.slope)[:, None] * growth * way.terms.basis
-            slope_by_raw = slope_by_raw + slope_by_u[:, None] * by_effects
-            by_hidden = jnp.sum(readout[:, LOG_SCALE], 0) + jnp.einsum("jk,jkh->h", slope_by_raw, shape)
+        network, layers, skip, _ = way.known
+        gradient = slopes.log_slope_by_z
+        jacobian = jnp.diag(jnp.exp(way.shape.log_slope()))
+        if network is not None and layers is not None:
+            readout, hidden = network.readout, network.hidden_by_z(layers)
+            of_shape = readout[:, FIRST_INCREMENT:]
+            by_hidden = jnp.sum(readout[:, LOG_SCALE], 0)
+            by_hidden = by_hidden + jnp.einsum("jk,jkh->h", slopes.log_slope_by_raw, of_shape)
             gradient += by_hidden @ hidden
-            jacobian += (readout[:, SHIFT] + jnp.einsum("jk,jkh->jh", by_raw, shape)) @ hidden
-        if self.skip is not None:
-            shift, scale = self.skip.strictly_lower().slopes(way.e)
+            jacobian += (readout[:, SHIFT] + jnp.einsum("jk,jkh->jh", slopes.by_raw, of_shape)) @ hidden
+        if skip is not None:
+            shift, scale = skip.slopes(way.e)
             gradient += jnp.sum(scale, 0) @ jacobian
             jacobian += (shift + way.location[:, None] * scale) @ jacobian
-        if self.network is not None:
+        if network is not None:
             jacobian += way.location[:, None] * (readout[:, LOG_SCALE] @ hidden)
         return jnp.exp(way.log_scale)[:, None] * jacobian, gradient
+
+
+@jax.custom_jvp
+def _moving(value: Float[Array, " p"], moved: Float[Array, "p n"], slope: Float[Array, "p n"]) -> Float[Array, " p"]:
+    """Return the value, which moves with `moved` by a known slope."""
+    return value
+
+
+@_moving.defjvp
+def _moving_jvp(primals, tangents):
+    (value, _, slope), (by_value, by_moved, _) = primals, tangents
+    return value, by_value + jnp.sum(slope * by_moved, -1)
+
+
+def _skipped(skip: Skip | None, e: Float[Array, " p"], log_scale: Float[Array, " p"]) -> tuple[Array, Array]:
+    """Add the unsaturated terms in e to the location and the log-scale."""
+    if skip is None:
+        return e, log_scale
+    shift, scale = skip.terms(e)
+    return e + shift, log_scale + scale
 
 
 def _constant(flow: BernsteinFlow) -> BernsteinFlow:

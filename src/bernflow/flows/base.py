@@ -78,7 +78,7 @@ class AbstractScoredFlow(AbstractFlow):
     def transform_and_score(
         self, z: Float[Array, " p"]
     ) -> tuple[Float[Array, " p"], Float[Array, ""], Float[Array, " p"]]:
-        """Return x = T(z), log |dx/dz| and the score at x, which is not to be differentiated."""
+        """Return x = T(z), log |dx/dz| and the score at x, of which x alone is to be differentiated."""
         return *self.transform_and_log_det(z), jax.lax.stop_gradient(self.score(z))
 
 

@@ -1,5 +1,7 @@
 """Autoregressive conditioners: what dimension j may know of z_1..z_{j-1}."""
 
+from typing import NamedTuple
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -19,8 +21,7 @@ def _glorot(key: Key[Array, ""], shape: tuple[int, ...], fans: int) -> Float[Arr
 class MaskedNetwork(eqx.Module):
     """Two masked tanh layers and a masked linear read-out of `num_outputs` values per dimension.
 
-    The read-out starts at zero, so that a new network changes nothing, or with Keras' defaults as in the paper. The
-    hidden layers are public: the exact score of the flow needs their derivative (see `BernsteinFlow.score`).
+    The read-out starts at zero, so that a new network changes nothing, or with Keras' defaults as in the paper.
     """
 
     w1: Float[Array, "h p"]
@@ -45,33 +46,45 @@ class MaskedNetwork(eqx.Module):
         self.w2 = jax.random.normal(key2, (width, width)) / jnp.sqrt(seen)
         self.out = jnp.zeros((dim, num_outputs, width))
 
-    def layers(self, z: Float[Array, " p"]) -> tuple[Float[Array, " h"], Float[Array, " h"]]:
-        """Evaluate both hidden layers; unit l sees only inputs up to its degree."""
-        first, second = self._hidden_weights()
-        h = jnp.tanh(first @ z + self.b1)
-        return h, jnp.tanh(second @ h + self.b2)
+    def masked(self) -> "Masked":
+        """Return the network without its forbidden weights.
+
+        A hidden unit sees only inputs, and units, up to its degree; dimension j sees units of degree below j.
+        """
+        width, dim = self.w1.shape
+        degree = hidden_degrees(dim, width)
+        first = self.w1 * (degree[:, None] >= np.arange(dim)[None, :])
+        second = self.w2 * (degree[:, None] >= degree[None, :])
+        allowed = np.arange(dim)[:, None] > degree[None, :]
+        return Masked(first, self.b1, second, self.b2, self.out * allowed[:, None, :])
 
     def hidden(self, z: Float[Array, " p"]) -> Float[Array, " h"]:
         """Evaluate the last hidden layer."""
-        return self.layers(z)[1]
+        return self.masked().layers(z)[1]
+
+    def readout(self) -> Float[Array, "p k h"]:
+        """Return the read-out weights with the forbidden ones zeroed."""
+        return self.masked().readout
+
+
+class Masked(NamedTuple):
+    """A network without its forbidden weights, at work."""
+
+    first: Float[Array, "h p"]
+    b1: Float[Array, " h"]
+    second: Float[Array, "h h"]
+    b2: Float[Array, " h"]
+    readout: Float[Array, "p k h"]
+
+    def layers(self, z: Float[Array, " p"]) -> tuple[Float[Array, " h"], Float[Array, " h"]]:
+        """Evaluate both hidden layers."""
+        h = jnp.tanh(self.first @ z + self.b1)
+        return h, jnp.tanh(self.second @ h + self.b2)
 
     def hidden_by_z(self, layers: tuple[Float[Array, " h"], Float[Array, " h"]]) -> Float[Array, "h p"]:
         """Return the derivative of the last hidden layer, given what both of them are."""
-        first, second = self._hidden_weights()
         slope1, slope2 = (1.0 - layer**2 for layer in layers)
-        return slope2[:, None] * (second @ (slope1[:, None] * first))
-
-    def _hidden_weights(self) -> tuple[Float[Array, "h p"], Float[Array, "h h"]]:
-        """Return the weights of both layers with the forbidden ones zeroed."""
-        width, dim = self.w1.shape
-        degree = hidden_degrees(dim, width)
-        return self.w1 * (degree[:, None] >= np.arange(dim)[None, :]), self.w2 * (degree[:, None] >= degree[None, :])
-
-    def readout(self) -> Float[Array, "p k h"]:
-        """Return the read-out weights with the forbidden ones zeroed: dimension j sees units of degree below j."""
-        dim, _, width = self.out.shape
-        allowed = np.arange(dim)[:, None] > hidden_degrees(dim, width)[None, :]
-        return self.out * allowed[:, None, :]
+        return slope2[:, None] * (self.second @ (slope1[:, None] * self.first))
 
 
 # A log-scale is linear in e up to here. Beyond, where one draw in a million lies or the tails are heavy, a scale grows

@@ -26,17 +26,26 @@ INVERSE_ITERATIONS = 40
 
 
 class Bent(NamedTuple):
-    """The bent value, the log of its derivative, and the derivative of that."""
+    """A bent value and its derivatives.
+
+    Attributes:
+        value: the bent value.
+        log_slope: log of its derivative with respect to u.
+        log_slope_by_u: derivative of that log.
+        by_tails: derivative of the value with respect to the raw weights.
+    """
 
     value: Float[Array, "..."]
     log_slope: Float[Array, "..."]
     log_slope_by_u: Float[Array, "..."]
+    by_tails: Float[Array, "... 4"]
 
 
 def bend(tails: Float[Array, "... 4"], u: Float[Array, "..."]) -> Bent:
     """Bend values; `tails` holds the raw weights of their dimensions."""
     weight, power = _weights(tails, u)
-    angle = weight * jnp.arcsinh(u)
+    straight = jnp.arcsinh(u)
+    angle = weight * straight
     size = jnp.abs(angle)
     root = jnp.sqrt(1.0 + u**2)
     tanh = jnp.tanh(angle)
@@ -47,14 +56,21 @@ def bend(tails: Float[Array, "... 4"], u: Float[Array, "..."]) -> Bent:
     # Of Tukey's factor: its log, and two derivatives of that.
     inside = jnp.clip(u, -SQUARE_UNTIL, SQUARE_UNTIL)
     excess = jnp.maximum(jnp.abs(u), SQUARE_UNTIL) / SQUARE_UNTIL
-    exponent = power * (0.5 * inside**2 + SQUARE_UNTIL**2 * jnp.log(excess))
+    half_square = 0.5 * inside**2 + SQUARE_UNTIL**2 * jnp.log(excess)
+    exponent = power * half_square
     force = power * inside / excess
     force_by_u = power * jnp.where(inside == u, 1.0, -1.0 / excess**2)
     lift = 1.0 + force * ratio
+    slope = jnp.exp(exponent + log_slope)
+    value = slope * ratio
+    by_weight = (slope * root * straight - value) * _weight_by_raw(tails, u)
+    by_power = half_square * value
+    left, right = u < 0.0, u >= 0.0
     return Bent(
-        jnp.exp(exponent + log_slope) * ratio,
+        value,
         exponent + log_slope + jnp.log(lift),
         force + by_u + (force_by_u * ratio + force * (1.0 - ratio * by_u)) / lift,
+        jnp.stack([left * by_weight, right * by_weight, left * by_power, right * by_power], -1),
     )
 
 
@@ -84,9 +100,16 @@ def unbend(tails: Float[Array, "... 4"], v: Float[Array, "..."]) -> Float[Array,
 
 def _weights(tails: Array, side: Array) -> tuple[Array, Array]:
     """Return d and h of the side that a value is on."""
-    left, right, left_power, right_power = (tails[..., i] for i in range(NUM_WEIGHTS))
-    raw = jnp.where(side < 0.0, left, right)
-    raw_power = jnp.where(side < 0.0, left_power, right_power)
+    raw_power = jnp.where(side < 0.0, tails[..., 2], tails[..., 3])
     # The gradient passes where h is cut off: else a dimension whose h was pushed to zero could never leave it.
     power = raw_power + stop_gradient(jnp.clip(raw_power, 0.0, MAX_POWER) - raw_power)
-    return jnp.exp(MAX_LOG_WEIGHT * jnp.tanh(raw / MAX_LOG_WEIGHT)), power
+    return jnp.exp(MAX_LOG_WEIGHT * jnp.tanh(_raw_weight(tails, side) / MAX_LOG_WEIGHT)), power
+
+
+def _weight_by_raw(tails: Array, side: Array) -> Array:
+    """Return the derivative of log d."""
+    return 1.0 - jnp.tanh(_raw_weight(tails, side) / MAX_LOG_WEIGHT) ** 2
+
+
+def _raw_weight(tails: Array, side: Array) -> Array:
+    return jnp.where(side < 0.0, tails[..., 0], tails[..., 1])

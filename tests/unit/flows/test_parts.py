@@ -80,7 +80,8 @@ def test_a_dimension_sees_the_network_of_earlier_dimensions_only():
 def test_the_derivative_of_the_hidden_layer_is_that_of_autodiff():
     network = MaskedNetwork(KEY, 4, 2, 9)
     z = jnp.array([0.3, -0.2, 0.5, 0.1])
-    np.testing.assert_allclose(network.hidden_by_z(network.layers(z)), jax.jacobian(network.hidden)(z), atol=1e-6)
+    masked = network.masked()
+    np.testing.assert_allclose(masked.hidden_by_z(masked.layers(z)), jax.jacobian(network.hidden)(z), atol=1e-6)
 
 
 def test_skip_terms_of_the_conditioner_and_their_slopes():
