@@ -3,6 +3,7 @@
 from contextlib import AbstractContextManager
 
 import jax
+import numpy as np
 
 from bernflow.errors import ArgumentError
 
@@ -21,3 +22,14 @@ def resolve_precision(precision: str | None) -> str:
 def use_precision(precision: str) -> AbstractContextManager:
     """Enter the given precision for the enclosed JAX computations only."""
     return jax.enable_x64(precision == "float64")
+
+
+def float_dtype() -> np.dtype:
+    """Return the type of floating-point numbers in the precision that is in use.
+
+    Example:
+        >>> with use_precision("float32"):
+        ...     float_dtype()
+        dtype('float32')
+    """
+    return np.dtype(jax.dtypes.canonicalize_dtype(np.float64))

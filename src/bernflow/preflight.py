@@ -10,10 +10,11 @@ from jaxtyping import Array, Float, Key
 
 from bernflow.background import Effort, background_jit
 from bernflow.errors import ModelError
-from bernflow.keys import as_key, quick
+from bernflow.keys import as_key, generator, grid, quick
 from bernflow.models.base import Theta
 from bernflow.models.inputs import user_code
 from bernflow.placement import replicated
+from bernflow.precision import float_dtype
 from bernflow.target import Target
 
 RADIUS = 2.0
@@ -42,7 +43,7 @@ def preflight(target: Target, starts: Float[Array, "k p"]) -> Float[np.ndarray, 
 
 def prepare(target: Target, num: int) -> None:
     """Begin to compile what draws so many starts."""
-    draw_starts.prepare(target, as_key(0), num)
+    draw_starts.prepare(target, *_candidates(target.dim, as_key(0), num))
 
 
 def starting_points(target: Target, key: Key[Array, ""], num: int) -> Float[Array, "num p"]:
@@ -52,7 +53,7 @@ def starting_points(target: Target, key: Key[Array, ""], num: int) -> Float[Arra
     one half is drawn from the prior; prior draws that overflow on the unconstrained scale are replaced by
     uniform ones.
     """
-    starts = draw_starts(target, key, num)
+    starts = draw_starts(target, *_candidates(target.dim, as_key(key), num))
     initial = target.model.initial()
     if initial is not None and num > 0:
         x, _ = target.layout.unconstrain(initial)
@@ -67,7 +68,7 @@ def starting_points(target: Target, key: Key[Array, ""], num: int) -> Float[Arra
 
 def check_output(target: Target) -> None:
     """Evaluate shapes only: the log density must be one floating-point number."""
-    x = jax.ShapeDtypeStruct((target.dim,), jnp.zeros(()).dtype)
+    x = jax.ShapeDtypeStruct((target.dim,), float_dtype())
     with user_code("The model's log density"):
         out = eqx.filter_eval_shape(_model_density, target, x)
     if out.shape != () or not jnp.issubdtype(out.dtype, jnp.floating):
@@ -97,22 +98,26 @@ def _terms(target: Target, starts: Array) -> tuple[Theta, Array]:
 
 
 @background_jit(Effort.LEAST)
-def draw_starts(target: Target, key: Key[Array, ""], num: int) -> Float[Array, "num p"]:
-    """Draw candidate starts as `starting_points` does, without a look at the user's own."""
-    key_uniform, key_prior = jax.random.split(quick(key))
-    starts = jax.random.uniform(key_uniform, (num, target.dim), minval=-RADIUS, maxval=RADIUS)
-    num_prior = num // 2
+def draw_starts(target: Target, uniform: Float[Array, "num p"], keys: Key[Array, " half"]) -> Float[Array, "num p"]:
+    """Replace the last of uniform points by draws from the prior, one for each key, where there is one."""
+    if not len(keys):
+        return uniform
 
     def unconstrained_prior_draw(key: Key[Array, ""]) -> Array | None:
         with user_code("The model, run to draw from its prior,"):
             theta = target.model.sample_prior(key)
         return None if theta is None else target.layout.unconstrain(theta)[0]
 
-    draws = jax.vmap(unconstrained_prior_draw)(jax.random.split(key_prior, num_prior)) if num_prior else None
+    draws = jax.vmap(unconstrained_prior_draw)(keys)
     if draws is None:
-        return starts
+        return uniform
     finite = jnp.all(jnp.isfinite(draws), axis=1, keepdims=True)
-    return starts.at[num - num_prior :].set(jnp.where(finite, draws, starts[num - num_prior :]))
+    return uniform.at[-len(keys) :].set(jnp.where(finite, draws, uniform[-len(keys) :]))
+
+
+def _candidates(dim: int, key: Key[Array, ""], num: int) -> tuple[Float[np.ndarray, "num p"], Key[Array, " half"]]:
+    """Return uniform points and keys for draws from the prior, by NumPy: each generator of JAX's must be compiled."""
+    return generator(key).uniform(-RADIUS, RADIUS, (num, dim)), grid(quick(key), (num // 2,))
 
 
 def _blame_density(target: Target, starts: Array) -> str:

@@ -16,9 +16,9 @@ from bernflow.fit.engine import num_starts
 from bernflow.fit.settings import Settings
 from bernflow.fit.start import find_start
 from bernflow.flows.base import AbstractFlow
-from bernflow.keys import portable
+from bernflow.keys import portable, quick
 from bernflow.models.base import Theta
-from bernflow.preflight import draw_starts
+from bernflow.preflight import RADIUS, draw_starts
 from bernflow.target import Target
 
 
@@ -61,7 +61,9 @@ def begin_block(
     def one(data: PyTree, key: Key[Array, ""]) -> AbstractFlow:
         target = Target(simulator.model(data))
         points_key, path_key, flow_key = jax.random.split(key, 3)
-        points = draw_starts(target, points_key, num_starts(target.dim))
+        num, (uniform_key, prior_key) = num_starts(target.dim), jax.random.split(quick(points_key))
+        uniform = jax.random.uniform(uniform_key, (num, target.dim), minval=-RADIUS, maxval=RADIUS)
+        points = draw_starts(target, uniform, jax.random.split(prior_key, num // 2))
         initial = target.model.initial()
         if initial is not None:
             points = points.at[0].set(target.layout.unconstrain(initial)[0])

@@ -15,6 +15,7 @@ from bernflow.models import AbstractModel, Model, as_model
 from bernflow.models.base import AbstractJointModel, AbstractMappedModel, Theta
 from bernflow.models.inputs import Opaque, name_of, user_code
 from bernflow.models.numpyro import NumPyroModel
+from bernflow.precision import float_dtype
 
 
 class AbstractSimulator(eqx.Module):
@@ -127,7 +128,7 @@ def _checked(what: str, theta: Mapping[str, Any], model: AbstractModel) -> Theta
         if site.name not in theta or jnp.shape(theta[site.name]) != site.shape:
             found = f"of shape {jnp.shape(theta[site.name])}" if site.name in theta else f"missing in {sorted(theta)}"
             raise ModelError(f"{what}: the parameter {site.name!r} is {found}: expected shape {site.shape}.")
-        values[site.name] = jnp.asarray(theta[site.name], jnp.zeros(()).dtype)
+        values[site.name] = jnp.asarray(theta[site.name], float_dtype())
     return values
 
 

@@ -11,7 +11,7 @@ from jaxtyping import Array, Int, PyTree
 from bernflow.errors import ArgumentError
 from bernflow.fit.permutation import permuted
 from bernflow.models.mapped import gather, is_mapped
-from bernflow.precision import use_precision
+from bernflow.precision import float_dtype, use_precision
 
 # Rows up to this size are moved to the device once; larger ones, and files mapped into memory, are streamed.
 MAX_RESIDENT_BYTES = 4 * 2**30
@@ -122,7 +122,7 @@ class Batches:
             for job in jobs:
                 yield on_device, jnp.asarray(self.indices(*job))
             return
-        precision = str(jnp.zeros(()).dtype)
+        precision = str(float_dtype())
 
         def take(job: tuple[int, int]) -> PyTree:
             with use_precision(precision):  # another thread does not share it

@@ -18,7 +18,7 @@ WARM_UP = 50
 # Cosine cycles, each longer than the last: a posterior that is met early stops early, the others go on.
 CYCLES = (1000, 2000, 4000, 8000)
 # To a tolerance: looked at often, because it may be met early.
-SHORT_CYCLES = (250, 500, 1000, 2000, 4000, 8000)
+SHORT_CYCLES = (250, 250, 500, 1000, 2000, 4000, 8000)
 # From this share of effective draws on, importance weights can lead the fit into the tails.
 COVERING_ESS = 0.3
 

@@ -12,64 +12,17 @@ from jaxtyping import Array, Float, Key
 from scipy.special import logit
 
 from bernflow.flows.affine import DiagonalAffine, TriangularAffine
-from bernflow.flows.base import AbstractScoredFlow
-from bernflow.flows.bernstein import (
-    Terms,
-    centered_terms,
-    increments,
-    increments_by_raw,
-    inverse_increments,
-    invert_centered,
-    log_slope_by_t,
-)
+from bernflow.flows.base import AbstractScoredFlow, constant
+from bernflow.flows.bernstein import increments, inverse_increments, invert_centered
 from bernflow.flows.conditioner import Masked, MaskedNetwork, Skip
 from bernflow.flows.noise import NOISES
-from bernflow.flows.tails import NUM_WEIGHTS, Bent, bend, unbend
+from bernflow.flows.shape import Place, Shape, Slopes, place_of, shape_of, slopes_of, told
+from bernflow.flows.tails import NUM_WEIGHTS, unbend
 
 # The conditioner gives dimension j a shift, a log-scale and the M increments of its polynomial.
 SHIFT, LOG_SCALE, FIRST_INCREMENT = 0, 1, 2
 # A logistic variate of this inverse scale is nearly standard normal.
 LOGIT_PER_PROBIT = 1.6
-
-
-class Rate(NamedTuple):
-    """Log of dt/dz, t being where the polynomial is evaluated, and the derivative of that log."""
-
-    log: Float[Array, " p"]
-    log_by_z: Float[Array, " p"] | float
-
-
-class Shape(NamedTuple):
-    """H(f(t)) of every dimension, and what it is made of.
-
-    Attributes:
-        t: where the polynomial is evaluated.
-        rate: how t moves with z.
-        terms: what the polynomial is made of at t.
-        increment: increments of its coefficients, (p, M).
-        slope: f'(t).
-        bent: H(f(t)).
-    """
-
-    t: Float[Array, " p"]
-    rate: Rate
-    terms: Terms
-    increment: Float[Array, "p m"]
-    slope: Float[Array, " p"]
-    bent: Bent
-
-    def log_slope(self) -> Float[Array, " p"]:
-        """Return log dH(f(t))/dz."""
-        return jnp.log(self.slope) + self.rate.log + self.bent.log_slope
-
-
-class Slopes(NamedTuple):
-    """Derivatives of a `Shape`: of its value with respect to the raw increments and t, of its log slope also to z."""
-
-    by_raw: Float[Array, "p m"]
-    by_t: Float[Array, " p"]
-    log_slope_by_raw: Float[Array, "p m"]
-    log_slope_by_z: Float[Array, " p"]
 
 
 class Conditioned(NamedTuple):
@@ -166,7 +119,7 @@ class BernsteinFlow(AbstractScoredFlow):
 
     def transform_and_log_det(self, z: Float[Array, " p"]) -> tuple[Float[Array, " p"], Float[Array, ""]]:
         """Map noise to a parameter vector; return x and log |dx/dz|."""
-        return self._arrive(self._follow(z))
+        return self.arrive(self._follow(z))
 
     def inverse_and_log_det(self, x: Float[Array, " p"]) -> tuple[Float[Array, " p"], Float[Array, ""]]:
         """Map a parameter vector to its noise, one dimension after the other; return z and log |dz/dx|."""
@@ -196,40 +149,21 @@ class BernsteinFlow(AbstractScoredFlow):
         With log q(T(z)) = log f_Z(z) - log |J(z)|, the gradient is J^-T times its z-gradient.
         """
         way = self._follow(z)
-        return self._score(way, self._slopes(way.shape, way.known.out), z)
-
-    def _score(self, way: Way, slopes: Slopes, z: Float[Array, " p"]) -> Float[Array, " p"]:
-        jacobian, log_det_gradient = self._derivatives_of_y(way, slopes)
-        return self._solve(jacobian, jax.grad(self.base_log_prob)(z) - log_det_gradient)
+        return self._score(way, self._slopes(way), z)
 
     def transform_and_score(
         self, z: Float[Array, " p"]
     ) -> tuple[Float[Array, " p"], Float[Array, ""], Float[Array, " p"]]:
-        """Return x = T(z), log |dx/dz| and the score at x, of which x alone can be differentiated.
+        """Return x = T(z), log |dx/dz| and the score at x, of which x alone can be differentiated."""
+        way, slopes = self.follow_told(z)
+        return *self.arrive(way), constant(self)._score(stop_gradient(way), slopes, z)
 
-        The score needs the derivatives of the polynomials with their tails, so that these are told to automatic
-        differentiation, too, which would find them again. The way is gone once.
-        """
-        known = self._conditioned(z)
-        fixed, fixed_known = _constant(self), stop_gradient(known)
-        shape = fixed._shape(fixed_known.out, z)
-        slopes = fixed._slopes(shape, fixed_known.out)
-        t, _ = self._to_unit(z)
-        e = fixed_known.out[:, SHIFT] + shape.bent.value
-        e = _moving(e, known.out[:, SHIFT : SHIFT + 1], jnp.ones_like(e)[:, None])
-        e = _moving(e, known.out[:, FIRST_INCREMENT:], slopes.by_raw)
-        e = _moving(e, t[:, None], slopes.by_t[:, None])
-        e = _moving(e, self.tails, shape.bent.by_tails)
-        location, log_scale = _skipped(known.skip, e, known.out[:, LOG_SCALE])
-        way = Way(known, shape, e, location, log_scale)
-        return *self._arrive(way), fixed._score(stop_gradient(way), slopes, z)
+    def _score(self, way: Way, slopes: Slopes, z: Float[Array, " p"]) -> Float[Array, " p"]:
+        jacobian, log_det_gradient = self.derivatives_of_y(way, slopes)
+        return self.pull_back(jacobian, jax.grad(self.base_log_prob)(z) - log_det_gradient)
 
-    def pull_back(self, z: Float[Array, " p"], covector: Float[Array, " p"]) -> Float[Array, " p"]:
-        """Return J^-T applied to a gradient with respect to z: the gradient with respect to x."""
-        way = self._follow(z)
-        return self._solve(self._derivatives_of_y(way, self._slopes(way.shape, way.known.out))[0], covector)
-
-    def _solve(self, jacobian_of_y: Float[Array, "p p"], covector: Float[Array, " p"]) -> Float[Array, " p"]:
+    def pull_back(self, jacobian_of_y: Float[Array, "p p"], covector: Float[Array, " p"]) -> Float[Array, " p"]:
+        """Return J^-T applied to a gradient with respect to z, J = dx/dz: the gradient with respect to x."""
         # One triangular system per sample: solving with the outer matrix for all samples at once is far slower.
         return solve_triangular(self.outer.matrix() @ jacobian_of_y, covector, lower=True, trans="T")
 
@@ -249,11 +183,18 @@ class BernsteinFlow(AbstractScoredFlow):
     def _follow(self, z: Float[Array, " p"]) -> Way:
         """Go the way of a draw up to the outer map."""
         known = self._conditioned(z)
-        shape = self._shape(known.out, z)
-        e = known.out[:, SHIFT] + shape.bent.value
-        return Way(known, shape, e, *_skipped(known.skip, e, known.out[:, LOG_SCALE]))
+        shape = shape_of(known.out[:, FIRST_INCREMENT:], self._tails, self._place(z))
+        return _way(known, shape, shape.bent.value)
 
-    def _arrive(self, way: Way) -> tuple[Array, Array]:
+    def follow_told(self, z: Float[Array, " p"]) -> tuple[Way, Slopes]:
+        """Go the way of a draw, of which what is given to the outer map alone can be differentiated, quickly."""
+        known, fixed = self._conditioned(z), constant(self)
+        raw, fixed_raw = known.out[:, FIRST_INCREMENT:], stop_gradient(known.out[:, FIRST_INCREMENT:])
+        shape = shape_of(fixed_raw, fixed._tails, fixed._place(z))
+        slopes = slopes_of(shape, fixed_raw)
+        return _way(known, shape, told(shape, slopes, raw, self._place(z).t, self._tails)), slopes
+
+    def arrive(self, way: Way) -> tuple[Array, Array]:
         """Apply the outer map; return x and log |dx/dz|."""
         x, log_det = self.outer.transform_and_log_det(jnp.exp(way.log_scale) * way.location)
         return x, log_det + jnp.sum(way.shape.log_slope() + way.log_scale)
@@ -267,53 +208,33 @@ class BernsteinFlow(AbstractScoredFlow):
         layers = network.layers(z)
         return Conditioned(network, layers, skip, self.bias + network.readout @ layers[1])
 
-    def _shape(self, out: Float[Array, "p k"], z: Float[Array, " p"]) -> Shape:
-        """Evaluate polynomials and tails, given what the conditioner says."""
-        t, rate = self._to_unit(z)
-        terms = centered_terms(self.order, t)
-        increment = increments(out[:, FIRST_INCREMENT:])
-        u = jnp.sum(increment * terms.effects, -1)
-        slope = self.order * jnp.sum(increment * terms.basis, -1)
-        zeros = jnp.zeros_like(u)
-        bent = Bent(u, zeros, zeros, jnp.zeros_like(self.tails)) if self.bounded else bend(self.tails, u)
-        return Shape(t, rate, terms, increment, slope, bent)
+    @property
+    def _tails(self) -> Float[Array, "p 4"] | None:
+        return None if self.bounded else self.tails
 
-    def _slopes(self, shape: Shape, out: Float[Array, "p k"]) -> Slopes:
-        """Differentiate polynomials and tails."""
-        growth = increments_by_raw(out[:, FIRST_INCREMENT:])
-        by_effects = growth * shape.terms.effects
-        bend_slope, by_u = jnp.exp(shape.bent.log_slope), shape.bent.log_slope_by_u
-        by_t = log_slope_by_t(shape.increment, shape.terms, shape.t) + by_u * shape.slope
-        return Slopes(
-            bend_slope[:, None] * by_effects,
-            bend_slope * shape.slope,
-            (self.order / shape.slope)[:, None] * growth * shape.terms.basis + by_u[:, None] * by_effects,
-            jnp.exp(shape.rate.log) * by_t + shape.rate.log_by_z,
-        )
+    def _slopes(self, way: Way) -> Slopes:
+        return slopes_of(way.shape, way.known.out[:, FIRST_INCREMENT:])
 
-    def _to_unit(self, z: Float[Array, " p"]) -> tuple[Array, Rate]:
+    def _place(self, z: Float[Array, " p"]) -> Place:
         """Map noise to the interval of the polynomial."""
-        v = jnp.exp(self.inner_log_scale) * z + self.inner_shift
         if not self.bounded:
-            width = 2.0 * NOISES[self.noise].half_width
-            return 0.5 + v / width, Rate(self.inner_log_scale - np.log(width), 0.0)
-        u = LOGIT_PER_PROBIT * v
+            return place_of(z, self.inner_log_scale, self.inner_shift, self.noise)
+        u = LOGIT_PER_PROBIT * (jnp.exp(self.inner_log_scale) * z + self.inner_shift)
         log_rate = self.inner_log_scale + np.log(LOGIT_PER_PROBIT) - jax.nn.softplus(u) - jax.nn.softplus(-u)
         t = jax.nn.sigmoid(u)
-        return t, Rate(log_rate, LOGIT_PER_PROBIT * jnp.exp(self.inner_log_scale) * (1.0 - 2.0 * t))
+        return Place(t, log_rate, LOGIT_PER_PROBIT * jnp.exp(self.inner_log_scale) * (1.0 - 2.0 * t))
 
     def _from_unit(self, t: Float[Array, ""]) -> Float[Array, ""]:
-        """Invert `_to_unit`."""
+        """Invert `_place`, up to scale and shift."""
         if not self.bounded:
             return NOISES[self.noise].half_width * (2.0 * t - 1.0)
         tiny = jnp.finfo(t.dtype).eps
         return jax.scipy.special.logit(jnp.clip(t, tiny, 1.0 - tiny)) / LOGIT_PER_PROBIT
 
-    def _derivatives_of_y(self, way: Way, slopes: Slopes) -> tuple[Float[Array, "p p"], Float[Array, " p"]]:
+    def derivatives_of_y(self, way: Way, slopes: Slopes) -> tuple[Float[Array, "p p"], Float[Array, " p"]]:
         """Return dy/dz, which is triangular, and the gradient of log |dy/dz|.
 
-        Written out rather than left to automatic differentiation, which takes a quarter longer, to run as well as to
-        compile. What lies off the diagonal goes through the small hidden layer and the skip terms; e_j and its slope
+        What lies off the diagonal goes through the small hidden layer and the skip terms; e_j and its slope
         depend on z_j and on the outputs of dimension j alone.
         """
         network, layers, skip, _ = way.known
@@ -335,16 +256,10 @@ class BernsteinFlow(AbstractScoredFlow):
         return jnp.exp(way.log_scale)[:, None] * jacobian, gradient
 
 
-@jax.custom_jvp
-def _moving(value: Float[Array, " p"], moved: Float[Array, "p n"], slope: Float[Array, "p n"]) -> Float[Array, " p"]:
-    """Return the value, which moves with `moved` by a known slope."""
-    return value
-
-
-@_moving.defjvp
-def _moving_jvp(primals, tangents):
-    (value, _, slope), (by_value, by_moved, _) = primals, tangents
-    return value, by_value + jnp.sum(slope * by_moved, -1)
+def _way(known: Conditioned, shape: Shape, value: Float[Array, " p"]) -> Way:
+    """Shift and scale a shape by what is known of the earlier dimensions."""
+    e = known.out[:, SHIFT] + value
+    return Way(known, shape, e, *_skipped(known.skip, e, known.out[:, LOG_SCALE]))
 
 
 def _skipped(skip: Skip | None, e: Float[Array, " p"], log_scale: Float[Array, " p"]) -> tuple[Array, Array]:
@@ -353,11 +268,6 @@ def _skipped(skip: Skip | None, e: Float[Array, " p"], log_scale: Float[Array, "
         return e, log_scale
     shift, scale = skip.terms(e)
     return e + shift, log_scale + scale
-
-
-def _constant(flow: BernsteinFlow) -> BernsteinFlow:
-    """Return a flow that is not differentiated."""
-    return jax.tree.map(lambda leaf: stop_gradient(leaf) if eqx.is_array(leaf) else leaf, flow)
 
 
 def _bounded_start(order: int) -> np.ndarray:

@@ -1,7 +1,7 @@
 """What a variational distribution can do: sample with log q, and tell log q at any point."""
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 LOG_2PI = 1.8378770664093453
+Module = TypeVar("Module", bound=eqx.Module)
 
 
 class AbstractDistribution(eqx.Module):
@@ -80,6 +81,11 @@ class AbstractScoredFlow(AbstractFlow):
     ) -> tuple[Float[Array, " p"], Float[Array, ""], Float[Array, " p"]]:
         """Return x = T(z), log |dx/dz| and the score at x, of which x alone is to be differentiated."""
         return *self.transform_and_log_det(z), jax.lax.stop_gradient(self.score(z))
+
+
+def constant(flow: Module) -> Module:
+    """Return a flow that is not differentiated."""
+    return jax.tree.map(lambda leaf: jax.lax.stop_gradient(leaf) if eqx.is_array(leaf) else leaf, flow)
 
 
 def normal_log_prob(z: Float[Array, " p"]) -> Float[Array, ""]:

@@ -18,6 +18,17 @@ def _glorot(key: Key[Array, ""], shape: tuple[int, ...], fans: int) -> Float[Arr
     return jax.random.uniform(key, shape, minval=-1.0, maxval=1.0) * np.sqrt(6.0 / fans)
 
 
+def random_layers(
+    key: Key[Array, ""], num_inputs: int, width: int
+) -> tuple[Float[Array, "h c"], Float[Array, "h h"], Float[Array, " h"]]:
+    """Draw weights of variance one for two layers, and biases of the first, spread by 0.3.
+
+    All by one call of the generator: each of them takes longer to compile than all that is done with the numbers.
+    """
+    numbers = jax.random.normal(key, (width, num_inputs + width + 1))
+    return numbers[:, :num_inputs], numbers[:, num_inputs:-1], 0.3 * numbers[:, -1]
+
+
 class MaskedNetwork(eqx.Module):
     """Two masked tanh layers and a masked linear read-out of `num_outputs` values per dimension.
 
@@ -31,19 +42,19 @@ class MaskedNetwork(eqx.Module):
     out: Float[Array, "p k h"]
 
     def __init__(self, key: Key[Array, ""], dim: int, num_outputs: int, width: int, glorot: bool = False):
-        key1, key2, key3 = jax.random.split(key, 3)
         self.b2 = jnp.zeros(width)
         if glorot:
+            key1, key2, key3 = jax.random.split(key, 3)
             self.w1 = _glorot(key1, (width, dim), dim + width)
             self.w2 = _glorot(key2, (width, width), 2 * width)
             self.out = _glorot(key3, (dim, num_outputs, width), width + dim * num_outputs)
             self.b1 = jnp.zeros(width)
             return
+        first, second, self.b1 = random_layers(key, dim, width)
         fan_in = np.maximum(hidden_degrees(dim, width) + 1, 1)[:, None]
-        self.w1 = jax.random.normal(key1, (width, dim)) / jnp.sqrt(fan_in)
-        self.b1 = 0.3 * jax.random.normal(key3, (width,))
+        self.w1 = first / np.sqrt(fan_in)
         seen = (hidden_degrees(dim, width)[:, None] >= hidden_degrees(dim, width)[None, :]).sum(1, keepdims=True)
-        self.w2 = jax.random.normal(key2, (width, width)) / jnp.sqrt(seen)
+        self.w2 = second / np.sqrt(seen)
         self.out = jnp.zeros((dim, num_outputs, width))
 
     def masked(self) -> "Masked":

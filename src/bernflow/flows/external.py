@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Key
 
 from bernflow.errors import ArgumentError
 from bernflow.flows.base import AbstractFlow
+from bernflow.precision import float_dtype
 
 # The sizes in the paper's comparison.
 PLANAR_LAYERS = 10
@@ -209,7 +210,7 @@ def _in_our_precision(tree: Any) -> Any:
 
     def convert(leaf):
         if eqx.is_inexact_array(leaf):
-            return jnp.asarray(leaf, jnp.zeros(()).dtype)
+            return jnp.asarray(leaf, float_dtype())
         if eqx.is_array(leaf) and leaf.dtype == np.int64:
             return jnp.asarray(leaf, np.int32)
         return leaf

@@ -6,7 +6,9 @@ import numpy as np
 from jax.lax import stop_gradient
 from jaxtyping import Array, Float
 
-from bernflow.flows.bernstein import centered_polynomial, increments, inverse_increments, invert_centered
+from bernflow.flows.base import constant
+from bernflow.flows.bernstein import increments, inverse_increments, invert_centered
+from bernflow.flows.shape import Place, shape_of, slopes_of, told
 
 # The polynomial covers so many standard deviations of the start to both sides.
 HALF_WIDTH = 4.0
@@ -32,9 +34,25 @@ class Marginals(eqx.Module):
 
     def transform_and_log_slope(self, w: Float[Array, " p"]) -> tuple[Float[Array, " p"], Float[Array, " p"]]:
         """Map w to x; return log dx_i/dw_i."""
-        loc, scale = stop_gradient(self.start_loc), stop_gradient(self.start_scale)
-        value, slope = centered_polynomial(increments(self.raw), 0.5 + (w - loc) / (2.0 * HALF_WIDTH * scale))
-        return loc + scale * value, jnp.log(slope) - np.log(2.0 * HALF_WIDTH)
+        shape = shape_of(self.raw, None, self._place(w))
+        return self._value(shape.bent.value), shape.log_slope()
+
+    def transform_told(self, w: Float[Array, " p"]) -> tuple[Array, Array, Array]:
+        """Map w to x, which alone can be differentiated, quickly; return log dx_i/dw_i and its derivative."""
+        fixed = constant(self)
+        shape = shape_of(fixed.raw, None, self._place(stop_gradient(w)))
+        slopes = slopes_of(shape, fixed.raw)
+        value = told(shape, slopes, self.raw, self._place(w).t, None)
+        return self._value(value), shape.log_slope(), slopes.log_slope_by_z / fixed.start_scale
+
+    def _value(self, value: Float[Array, " p"]) -> Float[Array, " p"]:
+        return stop_gradient(self.start_loc) + stop_gradient(self.start_scale) * value
+
+    def _place(self, w: Float[Array, " p"]) -> Place:
+        # In units of the start, so that the slope of x by w is that of the shape by its noise.
+        z = (w - stop_gradient(self.start_loc)) / stop_gradient(self.start_scale)
+        width = 2.0 * HALF_WIDTH
+        return Place(0.5 + z / width, jnp.full_like(z, -np.log(width)), 0.0)
 
     def inverse(self, x: Float[Array, " p"]) -> Float[Array, " p"]:
         """Map x to w."""

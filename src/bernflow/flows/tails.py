@@ -32,13 +32,13 @@ class Bent(NamedTuple):
         value: the bent value.
         log_slope: log of its derivative with respect to u.
         log_slope_by_u: derivative of that log.
-        by_tails: derivative of the value with respect to the raw weights.
+        by_tails: derivative of the value with respect to the raw weights; None without any.
     """
 
     value: Float[Array, "..."]
     log_slope: Float[Array, "..."]
     log_slope_by_u: Float[Array, "..."]
-    by_tails: Float[Array, "... 4"]
+    by_tails: Float[Array, "... 4"] | None
 
 
 def bend(tails: Float[Array, "... 4"], u: Float[Array, "..."]) -> Bent:

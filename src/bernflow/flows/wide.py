@@ -6,16 +6,18 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.lax import stop_gradient
 from jaxtyping import Array, Float, Key
 
 from bernflow.flows.affine import DiagonalAffine, TriangularAffine
 from bernflow.flows.autoregressive import BernsteinFlow
-from bernflow.flows.base import AbstractScoredFlow
-from bernflow.flows.bernstein import centered_polynomial, increments, inverse_increments, invert_centered
-from bernflow.flows.conditioner import Skip
+from bernflow.flows.base import AbstractScoredFlow, constant
+from bernflow.flows.bernstein import increments, inverse_increments, invert_centered
+from bernflow.flows.conditioner import Skip, random_layers
 from bernflow.flows.marginals import Marginals
 from bernflow.flows.noise import NOISES
-from bernflow.flows.tails import NUM_WEIGHTS, bend, unbend
+from bernflow.flows.shape import Place, Shape, Slopes, place_of, shape_of, slopes_of, told
+from bernflow.flows.tails import NUM_WEIGHTS, unbend
 
 
 class Followers(eqx.Module):
@@ -40,14 +42,13 @@ class Followers(eqx.Module):
     noise: str = eqx.field(static=True)
 
     def __init__(self, key: Key[Array, ""], num: int, context: int, *, order: int, width: int, noise: str):
-        key1, key2, key3 = jax.random.split(key, 3)
         self.inner_log_scale = jnp.zeros(num)
         self.inner_shift = jnp.zeros(num)
         self.raw = jnp.tile(jnp.asarray(inverse_increments(np.diff(NOISES[noise].start(order)))), (num, 1))
         self.log_scale = jnp.zeros(num)
-        self.w1 = jax.random.normal(key1, (width, context)) / np.sqrt(context)
-        self.b1 = 0.3 * jax.random.normal(key3, (width,))
-        self.w2 = jax.random.normal(key2, (width, width)) / np.sqrt(width)
+        first, second, self.b1 = random_layers(key, context, width)
+        self.w1 = first / np.sqrt(context)
+        self.w2 = second / np.sqrt(width)
         self.b2 = jnp.zeros(width)
         self.out = jnp.zeros((2, num, width))
         self.skip = Skip(num, context)
@@ -58,19 +59,25 @@ class Followers(eqx.Module):
         """Evaluate the last hidden layer at the noise of the context."""
         return jnp.tanh(self.w2 @ jnp.tanh(self.w1 @ z + self.b1) + self.b2)
 
-    def conditioned(self, z: Float[Array, " c"], y: Float[Array, " c"]) -> tuple[Array, Array]:
+    def conditioned(self, hidden: Float[Array, " h"], y: Float[Array, " c"]) -> tuple[Array, Array]:
         """Return the shift and the log-scale of every follower."""
-        shift, log_scale = self.out @ self.hidden(z)
+        shift, log_scale = self.out @ hidden
         more_shift, more_log_scale = self.skip.terms(y)
         return shift + more_shift, self.log_scale + log_scale + more_log_scale
 
-    def shapes(self, z: Float[Array, " n"]) -> tuple[Array, Array]:
-        """Evaluate H_j(f_j(t_j)) and the log of its derivative with respect to z_j."""
-        width = 2.0 * NOISES[self.noise].half_width
-        t = 0.5 + (jnp.exp(self.inner_log_scale) * z + self.inner_shift) / width
-        value, slope = centered_polynomial(increments(self.raw), t)
-        bent = bend(self.tails, value)
-        return bent.value, jnp.log(slope) + bent.log_slope + self.inner_log_scale - np.log(width)
+    def shape(self, z: Float[Array, " n"]) -> Shape:
+        """Evaluate H_j(f_j(t_j))."""
+        return shape_of(self.raw, self.tails, self._place(z))
+
+    def shape_told(self, z: Float[Array, " n"]) -> tuple[Shape, Slopes, Float[Array, " n"]]:
+        """Evaluate shapes; their value, returned beside them, can be differentiated, quickly."""
+        fixed = constant(self)
+        shape = fixed.shape(z)
+        slopes = slopes_of(shape, fixed.raw)
+        return shape, slopes, told(shape, slopes, self.raw, self._place(z).t, self.tails)
+
+    def _place(self, z: Float[Array, " n"]) -> Place:
+        return place_of(z, self.inner_log_scale, self.inner_shift, self.noise)
 
     def invert_shapes(self, value: Float[Array, " n"]) -> Float[Array, " n"]:
         """Return the noise at which the shapes take given values."""
@@ -128,43 +135,62 @@ class WideBernsteinFlow(AbstractScoredFlow):
         """Map noise to a parameter vector; return x and log |dx/dz|."""
         first, rest = z[: self.context], z[self.context :]
         y, log_det = self.leaders.transform_and_log_det(first)
-        shift, log_scale = self.followers.conditioned(first, y)
-        value, log_slope = self.followers.shapes(rest)
-        w, outer_log_det = self.outer.transform_and_log_det(jnp.concatenate([y, jnp.exp(log_scale) * (value + shift)]))
+        shift, log_scale = self.followers.conditioned(self.followers.hidden(first), y)
+        shape = self.followers.shape(rest)
+        following = jnp.exp(log_scale) * (shape.bent.value + shift)
+        w, outer_log_det = self.outer.transform_and_log_det(jnp.concatenate([y, following]))
         x, marginal_log_slope = self.marginals.transform_and_log_slope(w)
-        return x, log_det + outer_log_det + jnp.sum(log_slope + log_scale) + jnp.sum(marginal_log_slope)
+        return x, log_det + outer_log_det + jnp.sum(shape.log_slope() + log_scale) + jnp.sum(marginal_log_slope)
 
     def inverse_and_log_det(self, x: Float[Array, " p"]) -> tuple[Float[Array, " p"], Float[Array, ""]]:
         """Map a parameter vector to its noise; return z and log |dz/dx|."""
         y = self.outer.inverse(self.marginals.inverse(x))
         first, rest = y[: self.context], y[self.context :]
         z, _ = self.leaders.inverse_and_log_det(first)
-        shift, log_scale = self.followers.conditioned(z, first)
+        shift, log_scale = self.followers.conditioned(self.followers.hidden(z), first)
         z = jnp.concatenate([z, self.followers.invert_shapes(rest * jnp.exp(-log_scale) - shift)])
         return z, -self.transform_and_log_det(z)[1]
 
     def score(self, z: Float[Array, " p"]) -> Float[Array, " p"]:
-        """Evaluate the gradient of log q with respect to x at x = T(z), exactly and without the inverse.
+        """Evaluate the gradient of log q with respect to x at x = T(z), exactly and without the inverse."""
+        return self.transform_and_score(z)[2]
+
+    def transform_and_score(
+        self, z: Float[Array, " p"]
+    ) -> tuple[Float[Array, " p"], Float[Array, ""], Float[Array, " p"]]:
+        """Return x = T(z), log |dx/dz| and the score at x, of which x alone can be differentiated.
 
         In blocks of leaders and followers dy/dz = [[J, 0], [B, D]] with D diagonal and B = W J + V dh/dz, so that
-        its transposed inverse applied to (a, b) is (J^-T (a - (dh/dz)^T V^T u) - W^T u, u) with u = b / D.
+        its transposed inverse applied to (a, b) is (J^-T (a - (dh/dz)^T V^T u) - W^T u, u) with u = b / D. The log
+        scales r of the followers depend on the leaders in the same way, so that their gradient joins V^T u and W^T u.
         """
-        gradient = jax.grad(lambda u: self.base_log_prob(u) - self.transform_and_log_det(u)[1])(z)
         first, rest = z[: self.context], z[self.context :]
-        y, _ = self.leaders.transform_and_log_det(first)
-        shift, log_scale = self.followers.conditioned(first, y)
-        value, log_slope = self.followers.shapes(rest)
-        u = gradient[self.context :] * jnp.exp(-log_slope - log_scale)
-        # What moves a follower: the shift by its scale, the log-scale by its value.
-        effects = jnp.exp(log_scale) * jnp.stack([u, u * (value + shift)])
-        by_hidden = jnp.einsum("kn,knh->h", effects, self.followers.out)
-        _, pull = jax.vjp(self.followers.hidden, first)
-        leading = self.leaders.pull_back(first, gradient[: self.context] - pull(by_hidden)[0])
-        by_shift, by_scale = self.followers.skip.slopes(y)
-        leading = leading - effects[0] @ by_shift - effects[1] @ by_scale
-        w, _ = self.outer.transform_and_log_det(jnp.concatenate([y, jnp.exp(log_scale) * (value + shift)]))
-        _, marginal_log_slope = self.marginals.transform_and_log_slope(w)
-        return self.outer.pull_back(jnp.concatenate([leading, u])) * jnp.exp(-marginal_log_slope)
+        way, slopes = self.leaders.follow_told(first)
+        y, log_det = self.leaders.arrive(way)
+        hidden = self.followers.hidden(first)
+        shift, log_scale = self.followers.conditioned(hidden, y)
+        shape, shape_slopes, value = self.followers.shape_told(rest)
+        following = jnp.exp(log_scale) * (value + shift)
+        w, outer_log_det = self.outer.transform_and_log_det(jnp.concatenate([y, following]))
+        x, marginal_log_slope, marginal_by_w = self.marginals.transform_told(w)
+        log_slope = shape.log_slope() + log_scale
+        log_det = log_det + outer_log_det + jnp.sum(log_slope) + jnp.sum(marginal_log_slope)
+
+        fixed = constant(self)
+        way, y, log_slope, following = stop_gradient((way, y, log_slope, following))
+        noise_score = jax.grad(self.base_log_prob)(z)
+        u = (noise_score[self.context :] - shape_slopes.log_slope_by_z) * jnp.exp(-log_slope)
+        # What moves a follower and the log of its slope: the shift by its scale, the log-scale by its value.
+        by_shift = jnp.exp(stop_gradient(log_scale)) * u
+        by_scale = following * u + 1.0
+        by_hidden = by_shift @ fixed.followers.out[0] + by_scale @ fixed.followers.out[1]
+        _, pull = jax.vjp(fixed.followers.hidden, first)
+        jacobian, log_det_gradient = fixed.leaders.derivatives_of_y(way, slopes)
+        gradient = noise_score[: self.context] - log_det_gradient - pull(by_hidden)[0]
+        skip_shift, skip_scale = fixed.followers.skip.slopes(y)
+        leading = fixed.leaders.pull_back(jacobian, gradient) - by_shift @ skip_shift - by_scale @ skip_scale
+        score_w = fixed.outer.pull_back(jnp.concatenate([leading, u]))
+        return x, log_det, (score_w - marginal_by_w) * jnp.exp(-marginal_log_slope)
 
     def recipe(self) -> dict[str, Any]:
         """Describe the structure, so that a saved flow can be rebuilt."""

@@ -28,6 +28,7 @@ from bernflow.models.mapped import row_blocks
 from bernflow.models.network import Network
 from bernflow.models.priors import check_prior, resolve
 from bernflow.models.supports import can_sample, check_observed, probe, start_value
+from bernflow.precision import float_dtype
 
 OBSERVED = "y"
 
@@ -187,7 +188,7 @@ class Model(AbstractJointModel):
         h = None
         if self.network is not None:
             h, state = self.network.apply(weights, state, batch["images"], key, True)
-            h = h.astype(jnp.zeros(()).dtype)
+            h = h.astype(float_dtype())
         x = unpack(eqx.combine(batch["x"], self._split_covariates()[1]))
         points = self._points_of(theta, batch["y"], x, h)
         scale = self.num_rows() / batch["y"].shape[0]
@@ -287,7 +288,7 @@ class Model(AbstractJointModel):
         """Return the data arguments of a user's function: x where it was given, then h of a network."""
         if self.network is None:
             return (x,)
-        h = jnp.asarray(h, jnp.zeros(()).dtype)
+        h = jnp.asarray(h, float_dtype())
         return (h,) if x is None and num_positional(function) <= num_before + 1 else (x, h)
 
     def _split_covariates(self) -> tuple[Any, Any]:
@@ -312,7 +313,7 @@ class Model(AbstractJointModel):
 
     def _check_likelihood(self, y: Any, x: Any, h: Any) -> None:
         """Evaluate shapes only: the likelihood must give one value per data point."""
-        theta = {site.name: jax.ShapeDtypeStruct(site.shape, jnp.zeros(()).dtype) for site in self.sites}
+        theta = {site.name: jax.ShapeDtypeStruct(site.shape, float_dtype()) for site in self.sites}
         seen: dict[str, Any] = {}
 
         def visit(theta: Theta) -> Array:

@@ -27,6 +27,7 @@ from bernflow.models.supports import (
     start_value,
     traced_shapes,
 )
+from bernflow.precision import float_dtype
 
 
 class NumPyroModel(AbstractModel):
@@ -180,7 +181,7 @@ class NumPyroModel(AbstractModel):
 
     def _evaluate_shapes(self) -> None:
         """Run the density on abstract data, so that a function which needs concrete ones is found out now."""
-        theta = {site.name: jax.ShapeDtypeStruct(site.shape, jnp.zeros(()).dtype) for site in self.sites}
+        theta = {site.name: jax.ShapeDtypeStruct(site.shape, float_dtype()) for site in self.sites}
         arguments = (self.args, self.kwargs)
 
         def density(arguments: Any, theta: Theta) -> Theta:

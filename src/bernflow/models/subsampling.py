@@ -21,6 +21,7 @@ from bernflow.models.evaluation import evaluation, inference_mode, with_training
 from bernflow.models.inputs import check_values, freeze, is_data, name_of, pack, unpack, user_code
 from bernflow.models.numpyro import copied, drawn, fill, fresh, learned, redraw
 from bernflow.models.supports import can_sample, check_observed
+from bernflow.precision import float_dtype
 
 # The one row of a model that does not subsample: a batch is all data.
 ALL = "all"
@@ -272,7 +273,7 @@ class SubsampledModel(AbstractJointModel):
         is_trained = jax.tree.map(lambda leaf: leaf is not None, trained, is_leaf=lambda leaf: leaf is None)
         weights, self.fixed = eqx.partition(params, is_trained)
         self.weights = {name: _unconstrain(name, value, self.constraints) for name, value in weights.items()}
-        theta = {site.name: jax.ShapeDtypeStruct(site.shape, jnp.zeros(()).dtype) for site in self.sites}
+        theta = {site.name: jax.ShapeDtypeStruct(site.shape, float_dtype()) for site in self.sites}
         batch = self._first_rows()
 
         def density(model: SubsampledModel, theta: Theta) -> Any:

@@ -137,7 +137,7 @@ def test_polynomials_cover_the_noise_up_to_their_half_width(noise, half_width):
     followers = Followers(KEY, 1, 1, order=5, width=2, noise=noise)
     raw = jnp.asarray(inverse_increments(np.array([[1.0, 3.0, 1.0, 1.0, 4.0]])))
     followers = eqx.tree_at(lambda part: part.raw, followers, raw)
-    bends = second_differences(lambda z: followers.shapes(z[None])[0][0], half_width, 0.2)
+    bends = second_differences(lambda z: followers.shape(z[None]).bent.value[0], half_width, 0.2)
     np.testing.assert_array_equal(np.abs(bends) > 1e-9, [False, True, True, False])
 
 

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
 from bernflow.experiments import targets
+from bernflow.precision import float_dtype
 
 Data = Mapping[str, Any]
 
@@ -162,7 +163,7 @@ def flat(name: str, size: int) -> Array:
 
 def columns(*values: Array) -> Float[Array, "n k"]:
     """Put predictors side by side as floating-point numbers."""
-    return jnp.stack([jnp.asarray(value, jnp.zeros(()).dtype) for value in values], axis=1)
+    return jnp.stack([jnp.asarray(value, float_dtype()) for value in values], axis=1)
 
 
 def flat_regression(name: str, design: Float[Array, "n k"], outcome: Array) -> None:

@@ -17,6 +17,7 @@ from bernflow.models.pymc.model import AbstractPyMCModel, Notes
 from bernflow.models.pymc.parts import batches_in
 from bernflow.models.pymc.prediction import SEED, Inputs, arguments, first_line, results_of_draw
 from bernflow.models.pymc.program import Program, Shapes, program_of, without_scaling
+from bernflow.precision import float_dtype
 
 
 class PyMCModel(AbstractPyMCModel):
@@ -155,7 +156,7 @@ def _trace(program: Program, shapes: Shapes, inputs: Inputs) -> None:
         outputs = program.run("constrain", shapes, x, data, inputs.lengths)
         return program.run("terms", shapes, outputs[: len(program.free)], data, inputs.lengths)
 
-    x = [jax.ShapeDtypeStruct(shape, jnp.zeros(()).dtype) for shape in shapes.x]
+    x = [jax.ShapeDtypeStruct(shape, float_dtype()) for shape in shapes.x]
     eqx.filter_eval_shape(density, inputs.data, x)
 
 

@@ -16,6 +16,7 @@ from bernflow.models.base import AbstractMappedModel, Site, Theta
 from bernflow.models.inputs import user_code
 from bernflow.models.pymc.prediction import Inputs, arguments, plain, replaced
 from bernflow.models.pymc.program import Program, Shapes, program_of
+from bernflow.precision import float_dtype
 
 # Relative error of theta after the way to R^p and back that still counts as inside of the support.
 ROUND_TRIP = {"float64": 1e-6, "float32": 1e-3}
@@ -100,7 +101,7 @@ class AbstractPyMCModel(AbstractMappedModel):
         """
         if not self.has_prior:
             return None
-        dtype = jnp.zeros(()).dtype
+        dtype = float_dtype()
         results = [jax.ShapeDtypeStruct(shape, dtype) for shape in self.shapes.theta]
         given = arguments(self.program, self.inputs)
         drawn = self.program.sampler("prior").in_jax(key, given, results, fill=np.nan)
