@@ -10,13 +10,30 @@ from jaxtyping import Array, Float, Key
 from bernflow.diagnostics.importance import ess_fraction
 from bernflow.fit.chunk import CHUNK, Trace, Trainee, effort_for, take_steps
 from bernflow.fit.evaluation import evaluate_finite, num_evaluation_draws
-from bernflow.fit.stopping import COVERED_KHAT, UNCOVERED_KHAT, best_of, compare, has_arrived, is_good, is_within
+from bernflow.fit.settings import FULL_RATE_DIM
+from bernflow.fit.stopping import (
+    COVERED_KHAT,
+    UNCOVERED_KHAT,
+    best_of,
+    compare,
+    has_arrived,
+    is_close,
+    is_good,
+    is_within,
+)
 from bernflow.keys import nth
 from bernflow.target import Target
 
 WARM_UP = 50
-# Cosine cycles, each longer than the last: a posterior that is met early stops early, the others go on.
-CYCLES = (1000, 2000, 4000, 8000)
+# Cosine cycles after which training may end, each as long as all before it.
+CYCLES = (1000, 1000, 2000, 4000, 8000, 16000)
+# In many dimensions, and of several flows at once, steps take longer: there are fewer.
+NUM_CYCLES_LARGE = 5
+# Long cycles mend what the noise of higher rates has left.
+LONG_CYCLE, LONG_CYCLE_SHARE = 4000, 0.5
+# A cycle of such a length that was in vain is the last one, where little is left to gain. Where there is more, it must
+# be a long one.
+MIN_LENGTH = 2000
 # To a tolerance: looked at often, because it may be met early.
 SHORT_CYCLES = (250, 250, 500, 1000, 2000, 4000, 8000)
 # From this share of effective draws on, importance weights can lead the fit into the tails.
@@ -72,15 +89,15 @@ class Method(NamedTuple):
     cover: bool = True
     tolerance: float | None = None
 
-    def rates(self, num: int) -> Float[np.ndarray, " num"]:
-        """Return the learning rates of one cycle: linear warm-up, then a cosine down to zero."""
+    def rates(self, num: int, share: float = 1.0) -> Float[np.ndarray, " num"]:
+        """Return the learning rates of one cycle: linear warm-up to a share of the rate, then a cosine down to zero."""
         if self.learning_rate is None:
             return np.ones(num)
         if self.constant_rate:
             return np.full(num, self.learning_rate)
         step = np.arange(num)
         warm_up = np.minimum(1.0, (step + 1) / min(WARM_UP, num))
-        return self.learning_rate * warm_up * 0.5 * (1.0 + np.cos(np.pi * step / num))
+        return share * self.learning_rate * warm_up * 0.5 * (1.0 + np.cos(np.pi * step / num))
 
 
 # Hears of every finished chunk: steps done, steps planned so far, and what the chunk saw. A KeyboardInterrupt from it
@@ -115,7 +132,7 @@ def train(
         keep: hears, after `report`, where the training stands. A KeyboardInterrupt from it ends the training.
     """
     num_restarts = trainee.num_skipped.shape[0]
-    cycles = _divide(steps, method) if steps is not None else CYCLES if method.tolerance is None else SHORT_CYCLES
+    cycles = _divide(steps, method) if steps is not None else _default_cycles(method, num_restarts, target.dim)
     evaluation_key = nth(key, 2**31 - 1)
     effort, num_draws = effort_for(method.tolerance), num_evaluation_draws(target.model, method.tolerance)
 
@@ -141,7 +158,8 @@ def train(
     done, after, trainee, weights = place.done, place.after, place.kept, place.weights
     try:
         for cycle, length in enumerate(cycles[place.cycle :], place.cycle):
-            chunks = _chunks(method.rates(length))
+            share = LONG_CYCLE_SHARE if steps is None and length >= LONG_CYCLE else 1.0
+            chunks = _chunks(method.rates(length, share))
             before = place.chunk if cycle == place.cycle else 0
             stays_reverse = cycle == 0 or not method.cover
             powers = np.zeros(num_restarts) if stays_reverse or weights is None else _powers(weights)
@@ -170,10 +188,8 @@ def train(
                 trainee, weights = after, log_weights
             # One cycle of covering is due unless the tails are met already.
             khat_allowed = UNCOVERED_KHAT if cycle == 0 else COVERED_KHAT
-            if steps is None and (
-                (not step.worthwhile and length > CYCLES[0])
-                or is_met(trainee, weights, best_of(weights)[None], khat_allowed)
-            ):
+            in_vain = not step.worthwhile and length >= (MIN_LENGTH if is_close(best_of(weights)) else LONG_CYCLE)
+            if steps is None and (in_vain or is_met(trainee, weights, best_of(weights)[None], khat_allowed)):
                 break
     except KeyboardInterrupt:
         if done == 0:
@@ -196,6 +212,13 @@ def _divide(steps: int, method: Method) -> tuple[int, ...]:
     if not (method.use_score and method.cover) or steps < 2 * CHUNK:
         return (steps,)
     return (steps - steps // 2, steps // 2)
+
+
+def _default_cycles(method: Method, num_restarts: int, dim: int) -> tuple[int, ...]:
+    """Choose the cycles of a training that ends by itself."""
+    if method.tolerance is not None:
+        return SHORT_CYCLES
+    return CYCLES[:NUM_CYCLES_LARGE] if num_restarts > 1 or dim > FULL_RATE_DIM else CYCLES
 
 
 def _chunks(rates: Float[np.ndarray, " num"]) -> list[np.ndarray]:

@@ -17,6 +17,8 @@ CLOSE_ENOUGH = 5e-4
 UNCOVERED_KHAT, COVERED_KHAT = 0.3, 0.7
 # Above this k-hat of few draws, as many as for the verdict decide whether the posterior would be called good.
 DOUBTFUL_KHAT = 0.4
+# What is hard to see in any plot.
+A_LITTLE = 5e-3
 # So near that no tail can matter.
 NEGLIGIBLE = 1e-5
 # Within this many nats half the variance of the log weights estimates the distance.
@@ -64,6 +66,11 @@ def has_arrived(weights: Float[np.ndarray, " s"], khat_allowed: float) -> bool:
     """Tell whether q is so near to the posterior that more steps change nothing visible."""
     distance = _distance(weights)
     return distance < NEGLIGIBLE or (distance < CLOSE_ENOUGH and psis(weights)[1] < khat_allowed)
+
+
+def is_close(weights: Float[np.ndarray, " s"]) -> bool:
+    """Tell whether only a little can be gained, with tails that importance weights can mend."""
+    return _distance(weights) < A_LITTLE and psis(weights)[1] < COVERED_KHAT
 
 
 def is_within(weights: Float[np.ndarray, " s"], tolerance: float) -> bool:

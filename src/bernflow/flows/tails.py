@@ -19,6 +19,9 @@ NUM_WEIGHTS = 4
 MAX_LOG_WEIGHT = 1.5
 # h stays below this: tails like those of 1.4 degrees of freedom.
 MAX_POWER = 0.7
+# h is so many times its raw value: it is learned slowly, after the bulk. Far from the posterior heavy tails are an easy
+# way to more entropy, out of which a fit by plain gradients does not find back.
+POWER_UNIT = 0.1
 # Beyond, where no draw of normal noise lies, u^2 / 2 goes on as a logarithm: Tukey's factor is a power of u there
 # instead of overflowing.
 SQUARE_UNTIL = 8.0
@@ -64,7 +67,7 @@ def bend(tails: Float[Array, "... 4"], u: Float[Array, "..."]) -> Bent:
     slope = jnp.exp(exponent + log_slope)
     value = slope * ratio
     by_weight = (slope * root * straight - value) * _weight_by_raw(tails, u)
-    by_power = half_square * value
+    by_power = POWER_UNIT * half_square * value
     left, right = u < 0.0, u >= 0.0
     return Bent(
         value,
@@ -100,7 +103,7 @@ def unbend(tails: Float[Array, "... 4"], v: Float[Array, "..."]) -> Float[Array,
 
 def _weights(tails: Array, side: Array) -> tuple[Array, Array]:
     """Return d and h of the side that a value is on."""
-    raw_power = jnp.where(side < 0.0, tails[..., 2], tails[..., 3])
+    raw_power = POWER_UNIT * jnp.where(side < 0.0, tails[..., 2], tails[..., 3])
     # The gradient passes where h is cut off: else a dimension whose h was pushed to zero could never leave it.
     power = raw_power + stop_gradient(jnp.clip(raw_power, 0.0, MAX_POWER) - raw_power)
     return jnp.exp(MAX_LOG_WEIGHT * jnp.tanh(_raw_weight(tails, side) / MAX_LOG_WEIGHT)), power

@@ -44,6 +44,7 @@ def test_a_cycle_that_halves_the_distance_is_better_and_worthwhile():
     assert compare(after, before) == (False, False)
 
 
+@pytest.mark.filterwarnings("ignore:bernflow")
 def test_training_ends_at_the_tolerance():
     # A skewed posterior: a Gaussian is 0.05 nats off.
     model = bf.from_log_density(lambda x: jnp.sum(2.0 * x - jnp.exp(x)), init=jnp.zeros(2))
