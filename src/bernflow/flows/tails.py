@@ -21,7 +21,7 @@ MAX_LOG_WEIGHT = 1.5
 MAX_POWER = 0.7
 # h is so many times its raw value: it is learned slowly, after the bulk. Far from the posterior heavy tails are an easy
 # way to more entropy, out of which a fit by plain gradients does not find back.
-POWER_UNIT = 0.1
+POWER_UNIT = 0.2
 # Beyond, where no draw of normal noise lies, u^2 / 2 goes on as a logarithm: Tukey's factor is a power of u there
 # instead of overflowing.
 SQUARE_UNTIL = 8.0

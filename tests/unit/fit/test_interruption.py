@@ -70,9 +70,9 @@ def test_an_interruption_keeps_the_better_of_the_last_cycle_and_now(interrupt_af
     # The second cycle is spoiled on purpose: its rate is far too high.
     rates, seen = Method.rates, []
 
-    def spoiled(self, num):
+    def spoiled(self, num, share=1.0):
         seen.append(num)
-        return rates(self, num) * (1.0 if len(seen) == 1 else 300.0)
+        return rates(self, num, share) * (1.0 if len(seen) == 1 else 300.0)
 
     monkeypatch.setattr(Method, "rates", spoiled)
     interrupt_after(STEPS // 2 + CHUNK, press)
