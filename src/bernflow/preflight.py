@@ -49,8 +49,8 @@ def prepare(target: Target, num: int) -> None:
 def starting_points(target: Target, key: Key[Array, ""], num: int) -> Float[Array, "num p"]:
     """Choose candidate starts on the unconstrained scale.
 
-    The user's own start comes first where there is one. Of the others, one half is uniform on (-2, 2) and
-    one half is drawn from the prior; prior draws that overflow on the unconstrained scale are replaced by
+    The user's own start comes first where there is one. Of the others, one half is uniform on (-2, 2), in mirrored
+    pairs, and one half is drawn from the prior; prior draws that overflow on the unconstrained scale are replaced by
     uniform ones.
     """
     starts = draw_starts(target, *_candidates(target.dim, as_key(key), num))
@@ -116,8 +116,12 @@ def draw_starts(target: Target, uniform: Float[Array, "num p"], keys: Key[Array,
 
 
 def _candidates(dim: int, key: Key[Array, ""], num: int) -> tuple[Float[np.ndarray, "num p"], Key[Array, " half"]]:
-    """Return uniform points and keys for draws from the prior, by NumPy: each generator of JAX's must be compiled."""
-    return generator(key).uniform(-RADIUS, RADIUS, (num, dim)), grid(quick(key), (num // 2,))
+    """Return uniform points and keys for draws from the prior, by NumPy: each generator of JAX's must be compiled.
+
+    Points come in mirrored pairs, so that of two modes on either side of the origin both are met.
+    """
+    half = generator(key).uniform(-RADIUS, RADIUS, ((num + 1) // 2, dim))
+    return np.stack([half, -half], 1).reshape(-1, dim)[:num], grid(quick(key), (num // 2,))
 
 
 def _blame_density(target: Target, starts: Array) -> str:

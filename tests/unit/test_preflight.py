@@ -24,6 +24,7 @@ def test_starts_mix_uniform_and_prior():
     starts = starting_points(target, KEY, 7)
     assert starts.shape == (7, 2)
     assert np.all(np.abs(starts[:4]) < 2)
+    np.testing.assert_array_equal(starts[1::2][:2], -starts[:4:2])  # in mirrored pairs
     assert np.all(starts[4:, 1] > 90)
     assert starting_points(target, KEY, 1).shape == (1, 2)
     np.testing.assert_array_equal(starts, starting_points(target, KEY, 7))

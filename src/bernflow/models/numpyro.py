@@ -29,6 +29,9 @@ from bernflow.models.supports import (
 )
 from bernflow.precision import float_dtype
 
+# What a function may raise that cannot do without JAX arrays, or that would want their values.
+UNCLEAR = (TypeError, AttributeError, IndexError, ValueError, jax.errors.JAXTypeError, jax.errors.JAXIndexError)
+
 
 class NumPyroModel(AbstractModel):
     """A NumPyro model function with its arguments.
@@ -172,7 +175,7 @@ class NumPyroModel(AbstractModel):
         try:
             trace = traced_shapes(lambda key: self._trace(key, {}, bare(self.args), bare(self.kwargs)))
             clear = _is_clear(trace)
-        except Exception:  # of a function that cannot do without JAX arrays, or that is wrong: then it will come again
+        except UNCLEAR:
             clear = False
         if clear:
             return _examine(trace)

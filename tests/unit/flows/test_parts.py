@@ -18,7 +18,7 @@ from bernflow.flows.marginals import HALF_WIDTH, ORDER, Marginals
 from bernflow.flows.mixture import Mixture
 from bernflow.flows.noise import NOISES
 from bernflow.flows.paper import BOUND, PaperFlow
-from bernflow.flows.tails import bend
+from bernflow.flows.tails import POWER_UNIT, bend
 from bernflow.flows.wide import Followers, WideBernsteinFlow
 
 KEY = jax.random.key(0)
@@ -181,12 +181,12 @@ def test_tails_are_bent_within_bounds_and_each_on_its_own_side():
 def test_the_power_of_tails_is_kept_within_bounds_and_each_on_its_own_side():
     u = jnp.array([-6.0, 6.0])
     for raw, power in ((-3.0, 0.0), (0.25, 0.25), (9.0, 0.7)):
-        value = bend(jnp.array([0.0, 0.0, raw, 0.0]), u).value
+        value = bend(jnp.array([0.0, 0.0, raw / POWER_UNIT, 0.0]), u).value
         np.testing.assert_allclose(value, [-6.0 * np.exp(18.0 * power), 6.0], rtol=1e-9)
     # A power that was pushed below zero still feels what pulls it back.
     assert jax.grad(lambda tails: bend(tails, u[1]).value)(jnp.array([0.0, 0.0, 0.0, -3.0]))[3] > 0.0
     # Beyond eight units Tukey's factor goes on as a power of u, so that nothing overflows.
-    far = bend(jnp.array([0.0, 0.0, 0.0, 0.25]), jnp.array([1e3, 1e4])).value
+    far = bend(jnp.array([0.0, 0.0, 0.0, 0.25 / POWER_UNIT]), jnp.array([1e3, 1e4])).value
     assert np.log10(far[1] / far[0]) == pytest.approx(1.0 + 64.0 * 0.25, rel=1e-6)
 
 

@@ -76,7 +76,8 @@ class Training:
         self.elbo: float | None = None  # nothing has run
 
     @property
-    def _method(self) -> dict[str, Any]:
+    def method(self) -> dict[str, Any]:
+        """How the flows are trained."""
         use_score = self.settings.trains_by_score(self.trainee.flow)
         return {"optimizer": self.settings.optimizer, "use_score": use_score}
 
@@ -85,10 +86,10 @@ class Training:
         with use_precision(self.settings.precision):
             flows, num, num_particles = self.trainee.flow, self.settings.restarts, self.settings.num_particles
             num_steps = steps_at_once(flows, self.chunk, num_particles)
-            keys, use_score = grid(as_key(1), (num, 2)), self._method["use_score"]
+            keys, use_score = grid(as_key(1), (num, 2)), self.method["use_score"]
             noise = draw_noise(flows, keys, num_steps=num_steps, num_particles=num_particles, use_score=use_score)
             return run_chunk.lower(
-                self.trainee, self.target, noise, self._rates[:num_steps], np.zeros(num), **self._method
+                self.trainee, self.target, noise, self._rates[:num_steps], np.zeros(num), **self.method
             )
 
     def run(self) -> None:
@@ -101,7 +102,7 @@ class Training:
                 self._rates,
                 np.zeros(self.settings.restarts),
                 num_particles=self.settings.num_particles,
-                **self._method,
+                **self.method,
             )
             self.elbo = float(np.mean(trace.elbo))
 

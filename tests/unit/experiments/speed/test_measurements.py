@@ -59,7 +59,7 @@ def test_the_default_flow_has_its_own_setting():
     training = Training(lambda: schools(4), settings_of(steps.PART, steps.CASE, steps.DEFAULT))
     found = training.described()
     assert (found["order"], found["num_particles"], found["precision"]) == (20, 32, "float64")
-    assert training.arguments[1]["use_score"]
+    assert training.method["use_score"]
 
 
 def test_training_trains():
