@@ -44,7 +44,7 @@ NOTES = (
     f"{CLOSE_ENOUGH:g} nats, which shift no mean by more than 0.03 standard deviations.",
     "late: steps taken, per least steps of a fit whose KL is as good in the same sense. Training may end after "
     + ", ".join(f"{end:,}" for end in ENDS)
-    + " steps, and what the next cycle brings is known after it, so that 2.1 to 3 is the price of one cycle in vain.",
+    + " steps, and what the next cycle brings is known after it, so that 2 is the price of one cycle in vain.",
     "Fits with a given number of steps have two cycles, not those of the default: they are as long, not the same.",
 )
 
