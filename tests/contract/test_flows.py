@@ -293,6 +293,22 @@ def axes_of(q):
     return axes
 
 
+@pytest.mark.parametrize("name", [name for name in FLOWS if name.startswith("bernstein") and "paper" not in name])
+def test_the_gradient_that_is_told_is_that_of_automatic_differentiation(name):
+    flow, rng = flow_of(name), np.random.default_rng(4)
+    z = flow.sample_base(jax.random.key(6), 20)
+    covector = rng.normal(size=z.shape)
+
+    def gradient(method):
+        found = eqx.filter_grad(lambda flow: jnp.sum(covector * jax.vmap(getattr(flow, method))(z)[0]))(flow)
+        return jax.tree_util.tree_leaves_with_path(eqx.filter(found, eqx.is_array))
+
+    exact, told = gradient("transform_and_log_det"), gradient("transform_and_score")
+    for (path, values), (_, others) in zip(exact, told, strict=True):
+        size = 1e-12 + np.max(np.abs(values))
+        np.testing.assert_allclose(others / size, values / size, atol=1e-9, err_msg=jax.tree_util.keystr(path))
+
+
 @pytest.mark.parametrize("name", FLOWS)
 def test_log_determinant(name):
     at = forward(name)
