@@ -105,8 +105,7 @@ def polynomial(
     increment: Float[Array, "... m"], t: Float[Array, "..."], b: Float[Array, "... m"], matrix: np.ndarray
 ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
     """Evaluate f and f' from the basis of order M-1 at t; `matrix` maps the increments to the coefficients."""
-    order = increment.shape[-1]
-    return jnp.sum(increment * _effects(t, b, matrix), -1), order * jnp.sum(increment * b, -1)
+    return Terms(t, b, _effects(t, b, matrix)).value_and_slope(increment)
 
 
 def _effects(t: Float[Array, "..."], b: Float[Array, "... m"], matrix: np.ndarray) -> Float[Array, "... m"]:
@@ -114,11 +113,15 @@ def _effects(t: Float[Array, "..."], b: Float[Array, "... m"], matrix: np.ndarra
 
 
 class Terms(NamedTuple):
-    """What a centered polynomial is made of at t: f = sum_i d_i effect_i and f' = M sum_i d_i basis_i."""
+    """What a polynomial is made of at t: f = sum_i d_i effect_i and f' = M sum_i d_i basis_i."""
 
     inside: Float[Array, "..."]
     basis: Float[Array, "... m"]
     effects: Float[Array, "... m"]
+
+    def value_and_slope(self, increment: Float[Array, "... m"]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+        """Return f and f' for given increments."""
+        return jnp.sum(increment * self.effects, -1), increment.shape[-1] * jnp.sum(increment * self.basis, -1)
 
 
 def centered_terms(order: int, t: Float[Array, "..."]) -> Terms:
@@ -134,9 +137,7 @@ def centered_polynomial(
     increment: Float[Array, "... m"], t: Float[Array, "..."]
 ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
     """Evaluate f (zero at t = 1/2) and f' on the whole line, continued linearly with the end slopes outside [0, 1]."""
-    order = increment.shape[-1]
-    terms = centered_terms(order, t)
-    return jnp.sum(increment * terms.effects, -1), order * jnp.sum(increment * terms.basis, -1)
+    return centered_terms(increment.shape[-1], t).value_and_slope(increment)
 
 
 def log_slope_by_t(increment: Float[Array, "... m"], terms: Terms, t: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -159,8 +160,10 @@ def invert_centered(increment: Float[Array, "... m"], y: Float[Array, "..."]) ->
     return jnp.where(y > high, 1.0 + (y - high) / (order * increment[..., -1]), t)
 
 
-def invert_increasing(function, y: Float[Array, "..."], start: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Solve function(t)[0] = y for t in [0, 1] by Newton steps kept inside a shrinking bracket.
+def invert_increasing(
+    function, y: Float[Array, "..."], start: Float[Array, "..."], high: float | Float[Array, "..."] = 1.0
+) -> Float[Array, "..."]:
+    """Solve function(t)[0] = y for t in [0, high] by Newton steps kept inside a shrinking bracket.
 
     `function` returns the value and the slope of an increasing function.
     """
@@ -173,4 +176,4 @@ def invert_increasing(function, y: Float[Array, "..."], start: Float[Array, "...
         return low, high, jnp.where((newton >= low) & (newton <= high), newton, 0.5 * (low + high))
 
     zeros = jnp.zeros_like(start)
-    return jax.lax.fori_loop(0, INVERSE_ITERATIONS, body, (zeros, zeros + 1.0, start))[2]
+    return jax.lax.fori_loop(0, INVERSE_ITERATIONS, body, (zeros, zeros + high, start))[2]

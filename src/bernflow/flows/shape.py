@@ -63,11 +63,9 @@ def place_of(z: Float[Array, " p"], log_scale: Float[Array, " p"], shift: Float[
 
 def shape_of(raw: Float[Array, "p m"], tails: Float[Array, "p 4"] | None, place: Place) -> Shape:
     """Evaluate polynomials and, where there are any, tails."""
-    order = raw.shape[-1]
-    terms = centered_terms(order, place.t)
+    terms = centered_terms(raw.shape[-1], place.t)
     increment = increments(raw)
-    u = jnp.sum(increment * terms.effects, -1)
-    slope = order * jnp.sum(increment * terms.basis, -1)
+    u, slope = terms.value_and_slope(increment)
     zeros = jnp.zeros_like(u)
     bent = Bent(u, zeros, zeros, None) if tails is None else bend(tails, u)
     return Shape(place, terms, increment, slope, bent)

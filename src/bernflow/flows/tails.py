@@ -13,6 +13,8 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient
 from jaxtyping import Array, Float
 
+from bernflow.flows.bernstein import invert_increasing
+
 # Raw weights of a dimension: d of the left and of the right side, h of the left and of the right side.
 NUM_WEIGHTS = 4
 # |log d| stays below this: d is between 1/4.5 and 4.5.
@@ -25,7 +27,6 @@ POWER_UNIT = 0.2
 # Beyond, where no draw of normal noise lies, u^2 / 2 goes on as a logarithm: Tukey's factor is a power of u there
 # instead of overflowing.
 SQUARE_UNTIL = 8.0
-INVERSE_ITERATIONS = 40
 
 
 class Bent(NamedTuple):
@@ -80,24 +81,19 @@ def bend(tails: Float[Array, "... 4"], u: Float[Array, "..."]) -> Bent:
 def unbend(tails: Float[Array, "... 4"], v: Float[Array, "..."]) -> Float[Array, "..."]:
     """Invert `bend`, by Newton steps for asinh(v) as a function of asinh(u), which is nearly straight far out.
 
-    Steps are kept inside a shrinking bracket. Without a power there is a closed form.
+    Without a power there is a closed form.
     """
     weight, power = _weights(tails, v)
     # Tukey's factor is at least 1: without it the way would be the longest.
     longest = jnp.arcsinh(weight * v) / weight
     goal = jnp.abs(jnp.arcsinh(v))
 
-    def body(_, state):
-        low, high, angle = state
+    def reached(angle: Float[Array, "..."]) -> tuple[Array, Array]:
         bent = bend(tails, jnp.copysign(jnp.sinh(angle), v))
-        reached = jnp.abs(jnp.arcsinh(bent.value))
         slope = jnp.exp(bent.log_slope) * jnp.cosh(angle) * jax.lax.rsqrt(1.0 + bent.value**2)
-        low, high = jnp.where(reached < goal, angle, low), jnp.where(reached < goal, high, angle)
-        newton = angle - (reached - goal) / slope
-        return low, high, jnp.where((newton >= low) & (newton <= high), newton, 0.5 * (low + high))
+        return jnp.abs(jnp.arcsinh(bent.value)), slope
 
-    start = jnp.abs(longest)
-    found = jax.lax.fori_loop(0, INVERSE_ITERATIONS, body, (jnp.zeros_like(start), start, start))[2]
+    found = invert_increasing(reached, goal, jnp.abs(longest), jnp.abs(longest))
     return jnp.sinh(jnp.where(power > 0.0, jnp.copysign(found, v), longest))
 
 
