@@ -6,9 +6,11 @@ model is; compiling it beside the search for a start makes use of a second core.
 
 import enum
 import functools
+import gc
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import equinox as eqx
@@ -137,6 +139,26 @@ def zeros_of(function: Callable[..., Any], *args: Any) -> Any:
         lambda leaf: np.zeros(leaf.shape, leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf,
         eqx.filter_eval_shape(function, *args),
     )
+
+
+@contextmanager
+def without_pauses() -> Iterator[None]:
+    """Hold Python's garbage collector back.
+
+    Tracing makes so many objects that it would look at all of them, again and again, for a tenth of a first fit's time.
+
+    Example:
+        >>> with without_pauses():
+        ...     gc.isenabled()
+        False
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def num_cores() -> int:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
-from bernflow.flows.base import AbstractFlow, AbstractScoredFlow
+from bernflow.flows.base import AbstractFlow, AbstractScoredFlow, inlined
 from bernflow.target import Target
 
 # Share of particles with one coordinate drawn wide, and how wide.
@@ -104,8 +104,7 @@ def path_gradient(flow: AbstractScoredFlow, target: Target, noise: Noise, power:
         x, log_det, score = jax.vmap(flow.transform_and_score)(noise.z)
         return x, (log_det, score)
 
-    # Functions of JAX that are compiled by themselves are inlined while the flow is traced: it takes less time.
-    with jax.disable_jit():
+    with inlined(flow):
         x, pull_back, (log_det, score_q) = eqx.filter_vjp(sample, flow, has_aux=True)
     log_p, score_p = jax.vmap(jax.value_and_grad(target.log_density))(x)
     log_weights = log_p - (jax.vmap(flow.base_log_prob)(noise.z) - log_det)

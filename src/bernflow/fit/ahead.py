@@ -8,7 +8,6 @@ from bernflow import background, preflight
 from bernflow.background import Effort
 from bernflow.fit.building import prepare_flows, zero_flows
 from bernflow.fit.chunk import prepare_chunk
-from bernflow.fit.evaluation import pick
 from bernflow.fit.settings import Settings
 from bernflow.fit.start import find_start
 from bernflow.keys import as_key
@@ -36,6 +35,5 @@ def compile_ahead(target: Target, settings: Settings, num_starts: int, start_eff
     find_start.with_effort(start_effort).prepare(target, np.zeros((num_starts, target.dim)), as_key(0))
     if flows is not None:
         prepare_flows(settings, target.dim)
-        pick.prepare(flows, np.asarray(0))
         flow = jax.tree.map(lambda leaf: leaf[0] if eqx.is_array(leaf) else leaf, flows)
         sampling.prepare(flow, target.layout, target.model)

@@ -11,6 +11,7 @@ import jax
 import optax
 from jax.sharding import Mesh
 
+from bernflow.background import without_pauses
 from bernflow.errors import ArgumentError
 from bernflow.fit.automatic import fit_target
 from bernflow.fit.devices import Devices, as_mesh
@@ -127,7 +128,8 @@ def fit(
     mesh_of_fit = use_mesh(None if devices is None else devices.mesh)
     with ExitStack() as claims:
         with compiled_code(), mesh_of_fit, use_precision(settings.precision):
-            accepted = as_model(model, model_args, model_kwargs or {})
+            with without_pauses():
+                accepted = as_model(model, model_args, model_kwargs or {})
             if batch_size is not None and not isinstance(accepted, AbstractJointModel):
                 raise ArgumentError(
                     f"batch_size={batch_size}: a {type(accepted).__name__} is not made of rows that could be taken in "

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Key
 
-from bernflow.background import Effort
+from bernflow.background import Effort, without_pauses
 from bernflow.diagnostics.verdict import Diagnostics, judge, say_improper
 from bernflow.fit import modes
 from bernflow.fit.ahead import compile_ahead
@@ -46,6 +46,7 @@ MIN_STEPS_THOROUGH = 1000
 Refiner = Callable[..., Posterior]
 
 
+@without_pauses()
 def initial_flows(
     target: Target,
     settings: Settings,
@@ -229,7 +230,7 @@ def _choose(
     """Return the best restart's index, what to hand out, and the mass that it misses as far as the others tell."""
     num = num_stacked(flows)
     if num == 1:
-        return 0, pick(flows, np.asarray(0)), None
+        return 0, pick(flows, 0), None
     elbos = np.mean(evaluate(flows, target, key, modes.NUM_DRAWS), axis=1)
     best = int(np.nanargmax(np.where(np.isfinite(elbos), elbos, -np.inf)))
     densities = modes.cross_densities(flows, target, key)
@@ -238,8 +239,8 @@ def _choose(
         chosen = jax.tree.map(lambda leaf: leaf[np.array(parts)] if eqx.is_array(leaf) else leaf, flows)
         # Fresh draws, more of them where there were many flows: the choice is made, the weights are not.
         densities = modes.cross_densities(chosen, target, nth(key, 1))
-        return best, modes.merge([pick(flows, np.asarray(i)) for i in parts], densities), None
-    return best, pick(flows, np.asarray(best)), modes.missing_mass(densities, best)
+        return best, modes.merge([pick(flows, i) for i in parts], densities), None
+    return best, pick(flows, best), modes.missing_mass(densities, best)
 
 
 def cast(flows: Any, precision: str) -> Any:

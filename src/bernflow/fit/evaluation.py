@@ -2,10 +2,10 @@
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Key
 
-from bernflow.background import Effort, background_jit
 from bernflow.fit.chunk import Trainee, num_stacked
 from bernflow.flows.base import AbstractDistribution, AbstractFlow
 from bernflow.models.base import AbstractModel
@@ -25,10 +25,9 @@ OUTSIDE = -1e6
 MAX_LOG_WEIGHT = 1e100
 
 
-@background_jit(Effort.LEAST)
-def pick(flows: AbstractFlow, index: Int[Array | np.ndarray, ""]) -> AbstractFlow:
-    """Return one of the stacked flows."""
-    return jax.tree.map(lambda leaf: leaf[index] if eqx.is_array(leaf) else leaf, flows)
+def pick(flows: AbstractFlow, index: int) -> AbstractFlow:
+    """Return one of the stacked flows, by the host: JAX would compile something for every shape."""
+    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[index]) if eqx.is_array(leaf) else leaf, flows)
 
 
 def evaluate(flows: AbstractFlow, target: Target, key: Key[Array, ""], num: int) -> Float[np.ndarray, "r s"]:
@@ -36,7 +35,7 @@ def evaluate(flows: AbstractFlow, target: Target, key: Key[Array, ""], num: int)
 
     It goes through the functions that later serve the posterior, so that nothing is compiled for this alone.
     """
-    return np.stack([log_weights_of(pick(flows, np.asarray(i)), target, key, num) for i in range(num_stacked(flows))])
+    return np.stack([log_weights_of(pick(flows, i), target, key, num) for i in range(num_stacked(flows))])
 
 
 def num_evaluation_draws(model: AbstractModel, tolerance: float | None = None) -> int:

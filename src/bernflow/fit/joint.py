@@ -142,7 +142,7 @@ def begin(flow: AbstractFlow, model: AbstractJointModel, method: JointMethod) ->
 
 
 @eqx.filter_jit
-def _run_chunk(
+def run_chunk(
     fixed: tuple[AbstractJointModel, AbstractLayout, Anchor | None, PyTree, PyTree],
     trainee: JointTrainee,
     keys: Key[Array, " c"],
@@ -247,7 +247,7 @@ def train_jointly(
         elif pad:
             indices = jnp.concatenate([indices, *[indices[-1:]] * pad])
         keys = grid(nth(key, done), (longest,))
-        trainee, trace = _run_chunk((light, layout, anchor, rows, indices), trainee, keys, chunk_rates, method)
+        trainee, trace = run_chunk((light, layout, anchor, rows, indices), trainee, keys, chunk_rates, method)
         done += length
         report(done, steps, Trace(*(np.asarray(leaf)[None, :length] for leaf in trace)))
         keep(done, trainee)

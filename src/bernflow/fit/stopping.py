@@ -84,7 +84,7 @@ def is_good(trainee: Trainee, weights: Float[np.ndarray, "r s"], target: Target,
     """Tell whether the best restart would be called good, looking closer only where that is in doubt."""
     if psis(best_of(weights))[1] < DOUBTFUL_KHAT:
         return True
-    best = pick(trainee.flow, np.asarray(best_index(weights)))
+    best = pick(trainee.flow, best_index(weights))
     return judge(log_weights_of(best, target, key, num_diagnostic_draws(target.model))).verdict == "good"
 
 

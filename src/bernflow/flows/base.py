@@ -1,6 +1,7 @@
 """What a variational distribution can do: sample with log q, and tell log q at any point."""
 
 from abc import abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import equinox as eqx
@@ -81,6 +82,14 @@ class AbstractScoredFlow(AbstractFlow):
     ) -> tuple[Float[Array, " p"], Float[Array, ""], Float[Array, " p"]]:
         """Return x = T(z), log |dx/dz| and the score at x, of which x alone is to be differentiated."""
         return *self.transform_and_log_det(z), jax.lax.stop_gradient(self.score(z))
+
+
+def inlined(flow: AbstractFlow) -> AbstractContextManager:
+    """Have a flow without loops, such as all that know their score, traced in less time.
+
+    Functions of JAX that are compiled by themselves are inlined meanwhile; loops would be unrolled.
+    """
+    return jax.disable_jit() if isinstance(flow, AbstractScoredFlow) else nullcontext()
 
 
 def constant(flow: Module) -> Module:

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Key, PyTree
 from bernflow import target
 from bernflow.background import Effort, background_jit
 from bernflow.diagnostics.importance import psis
-from bernflow.flows.base import AbstractDistribution, AbstractFlow
+from bernflow.flows.base import AbstractDistribution, AbstractFlow, inlined
 from bernflow.keys import as_key, generator, nth, portable
 from bernflow.models.base import AbstractModel, Theta
 from bernflow.models.inputs import user_code
@@ -44,7 +44,8 @@ def noise_block(flow: AbstractFlow, key: Key[Array, ""]) -> Float[Array, "s p"]:
 @background_jit(Effort.LIGHT)
 def push_block(flow: AbstractFlow, z: Float[Array, "s p"], rest: Float[Array, "s p"]) -> tuple[Array, Array]:
     """Map one block of noise z to parameters, with log |dx/dz| - log f(rest); with rest = z that is -log q."""
-    x, log_det = jax.vmap(flow.transform_and_log_det)(z)
+    with inlined(flow):
+        x, log_det = jax.vmap(flow.transform_and_log_det)(z)
     return x, log_det - jax.vmap(flow.base_log_prob)(rest)
 
 

@@ -118,7 +118,7 @@ def measure(case: str, subject: str, settings: Mapping[str, Any]) -> Result:
         return {**time_calls(training.run, chunk, settings["seconds"]), **training.described()}
     piece, differentiated = PIECES[subject]
     with use_precision(training.settings.precision):
-        flow: Any = pick(training.trainee.flow, jnp.asarray(0))
+        flow: Any = pick(training.trainee.flow, 0)
         noise = stratified_noise(flow, jax.random.split(jax.random.key(2)), training.settings.num_particles)
         repeated = eqx.filter_jit(lambda flow, noise: _repeat(piece, training, flow, noise, chunk, differentiated))
         taken = time_calls(lambda: jax.block_until_ready(repeated(flow, noise)), chunk, settings["seconds"])

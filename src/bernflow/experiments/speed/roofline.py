@@ -4,16 +4,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
+import numpyro.distributions as dist
 
+from bernflow.experiments.melanoma.cnn import DTYPES, paper_cnn
 from bernflow.experiments.speed.clock import time_calls
 from bernflow.experiments.speed.part import Case, Part, Scale, Section
-from bernflow.experiments.speed.training import Training, schools
+from bernflow.experiments.speed.training import JointTraining, Training, resolved, schools
 from bernflow.experiments.study.plan import Result
 from bernflow.experiments.study.records import Record
 from bernflow.experiments.study.tables import Table
+from bernflow.models import Model
 from bernflow.precision import use_precision
 
 CASE = "large steps"
+# Batches of pictures that lie on the device.
+NUM_BATCHES = 8
 
 
 def cases(scale: Scale) -> list[Case]:
@@ -23,17 +29,30 @@ def cases(scale: Scale) -> list[Case]:
     )
     chunk = scale.pick(tiny=3, quick=10, normal=20)
     common = {"seconds": scale.seconds, "chunk": chunk}
-    return [Case(CASE, {f"p = {p}, S = {s}": {"dim": p, "num_particles": s, **common} for p, s in sizes}, scale.rounds)]
+    flows = {f"p = {p}, S = {s}": {"dim": p, "num_particles": s, **common} for p, s in sizes}
+    # Pixels of a side, pictures of a batch.
+    side, batch = scale.pick(tiny=(32, 4), quick=(64, 16), normal=(128, 256))
+    networks = {
+        f"melanoma M3, {dtype}": {"dtype": dtype, "side": side, "batch_size": batch, **common} for dtype in DTYPES
+    }
+    return [Case(CASE, flows | networks, scale.rounds)]
 
 
 def measure(case: str, subject: str, settings: Mapping[str, Any]) -> Result:
     """Time steps and divide what XLA says that one costs by it."""
-    training = Training(lambda: schools(settings["dim"]), settings, settings["chunk"])
-    taken = time_calls(training.run, settings["chunk"], settings["seconds"])
-    # XLA counts the body of a loop once, whatever its length: the costs are those of one step.
-    single = Training(lambda: schools(settings["dim"]), settings, 1)
-    with use_precision(single.settings.precision):
-        lowered = single.lower()
+    training: Training | JointTraining
+    if "dtype" in settings:
+        # As the experiment does: the flow in single precision, the network in its own.
+        with use_precision("float32"):
+            training = _network_training(settings)
+            taken = time_calls(training.run, training.chunk, settings["seconds"])
+            lowered = training.lower()
+    else:
+        training = Training(lambda: schools(settings["dim"]), settings, settings["chunk"])
+        taken = time_calls(training.run, training.chunk, settings["seconds"])
+        # XLA counts the body of a loop once, whatever its length: the costs are those of one step.
+        lowered = Training(lambda: schools(settings["dim"]), settings, 1).lower()
+    with use_precision(training.settings.precision):
         before, after = costs(lowered.lowered), costs(lowered.compile().compiled)
     # Products that the compiler hands to a library (cuBLAS) are no longer counted after it.
     flops = max(before.get("flops", 0.0), after.get("flops", 0.0))
@@ -48,6 +67,22 @@ def measure(case: str, subject: str, settings: Mapping[str, Any]) -> Result:
         "bytes_per_second": moved / taken["seconds"],
         "platform": jax.default_backend(),
     }
+
+
+def _network_training(settings: Mapping[str, Any]) -> JointTraining:
+    """Return the paper's network and the slope of age in training on pictures of noise: any cost as much."""
+    shape, num = (settings["side"], settings["side"], 3), NUM_BATCHES * settings["batch_size"]
+    rng = np.random.default_rng(0)
+    model = Model(
+        prior={"beta_1": dist.Normal(0.0, 1.0)},
+        likelihood=lambda theta, x, h: dist.Bernoulli(logits=h + theta["beta_1"] * x),
+        y=rng.integers(0, 2, num),
+        x=rng.normal(size=num),
+        network=paper_cnn(0, dtype=settings["dtype"], shape=shape),
+        images=rng.integers(0, 256, (num, *shape), np.uint8),
+    )
+    chosen = resolved({"precision": "float32"})
+    return JointTraining(model, settings["batch_size"], chosen, settings["chunk"], resident=True)
 
 
 def costs(stage: Any) -> Mapping[str, float]:
@@ -68,7 +103,8 @@ def present(records: Sequence[Record]) -> Section:
     text = (
         "Operations and bytes of a step as XLA counts them (`cost_analysis`), over the measured time. XLA counts every "
         "read and write of every fused kernel, so that bytes that stay in a cache are among them, and no operations "
-        "inside of library calls such as triangular solves."
+        "inside of library calls such as triangular solves. Melanoma M3: the paper's network and the slope of age, "
+        "batches of 256 pictures of 128 x 128 pixels; the peak of bfloat16 is several times that of float32."
     )
     return Section([text, Table(columns, rows)])
 

@@ -5,25 +5,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
 from bernflow.experiments.speed.clock import time_calls
 from bernflow.experiments.speed.growth import cost_table, curve, exponents
 from bernflow.experiments.speed.part import Case, Part, Scale, Section
-from bernflow.experiments.speed.training import RATE, Training, regression
+from bernflow.experiments.speed.training import JointTraining, Training, regression, resolved
 from bernflow.experiments.study.plan import Result
 from bernflow.experiments.study.records import Record
 from bernflow.experiments.study.tables import Table
 from bernflow.fit import joint
-from bernflow.fit.batches import Batches
-from bernflow.fit.jointly import DEFAULT_BATCH_SIZE, WEIGHTS_OPTIMIZER
-from bernflow.fit.settings import resolve_settings
+from bernflow.fit.jointly import DEFAULT_BATCH_SIZE
 from bernflow.models import Model
-from bernflow.precision import resolve_precision, use_precision
-from bernflow.target import Target
+from bernflow.precision import use_precision
 
 MEMORY, STREAMED = "rows in memory", "rows streamed from a file"
 NUM_PREDICTORS = 3
@@ -85,19 +80,8 @@ def write_rows(folder: Path, num: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _time_streamed(folder: Path, settings: Mapping[str, Any]) -> Result:
     """Time chunks of steps whose batches are gathered from the file while the last chunk computes."""
-    precision = resolve_precision(None)
-    chosen = resolve_settings(
-        family="bernstein",
-        order=None,
-        base=None,
-        steps=None,
-        num_particles=None,
-        restarts=None,
-        components=None,
-        optimizer=None,
-        precision=precision,
-    )
-    with use_precision(precision):
+    chosen = resolved({})
+    with use_precision(chosen.precision):
         x, y = write_rows(folder, settings["num_rows"])
         model = Model(
             prior={"b": dist.Normal(0.0, 1.0).expand([NUM_PREDICTORS]).to_event(1), "s": dist.HalfNormal(1.0)},
@@ -105,39 +89,10 @@ def _time_streamed(folder: Path, settings: Mapping[str, Any]) -> Result:
             y=y,
             x=x,
         )
-        light = model.without_rows()
-        target = Target(light)
-        batches = Batches(model.rows(), model.num_rows(), DEFAULT_BATCH_SIZE, seed=0, resident=False)
-        method = joint.JointMethod(
-            chosen.optimizer, RATE, WEIGHTS_OPTIMIZER, RATE, chosen.num_particles, use_score=True, constant_rate=True
-        )
-        flow = chosen.family.build(
-            jax.random.key(0), chosen.spec(target.dim), jnp.zeros(target.dim), jnp.eye(target.dim)
-        )
-        state: list[Any] = [joint.begin(flow, model, method), 0]
-        # Where the control variates stand changes nothing in the cost of a step.
-        anchor = joint.Anchor(jnp.zeros(target.dim), jnp.zeros(()), jnp.zeros(target.dim))
-        chunk = 2 * joint.CHUNK
-
-        def run():
-            trainee, done = state
-            state[:] = joint.train_jointly(
-                trainee,
-                light,
-                target.layout,
-                batches,
-                jax.random.key(1),
-                method,
-                done + chunk,
-                lambda *_: None,
-                anchor=anchor,
-                first_step=done,
-            )
-
-        taken = time_calls(run, chunk, settings["seconds"])
+        training = JointTraining(model, DEFAULT_BATCH_SIZE, chosen, 2 * joint.CHUNK, resident=False)
+        taken = time_calls(training.run, training.chunk, settings["seconds"])
         num_bytes = sum(path.stat().st_size for path in folder.iterdir())
-    more = {"dim": target.dim, "precision": precision, "file_bytes": num_bytes}
-    return {**taken, **more, "batch_size": DEFAULT_BATCH_SIZE, "device": jax.devices()[0].device_kind}
+    return {**taken, **training.described(), "file_bytes": num_bytes}
 
 
 def present(records: Sequence[Record]) -> Section:

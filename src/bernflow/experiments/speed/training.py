@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -11,12 +12,16 @@ from jaxtyping import Array, Float
 
 from bernflow.experiments import data
 from bernflow.experiments.targets import eight_schools_noncentered
+from bernflow.fit import joint
+from bernflow.fit.batches import Batches
 from bernflow.fit.building import flows_at
 from bernflow.fit.chunk import CHUNK, begin, draw_noise, run_chunk, steps_at_once, take_steps
-from bernflow.fit.settings import FULL_RATE_DIM, resolve_settings
+from bernflow.fit.jointly import WEIGHTS_OPTIMIZER
+from bernflow.fit.settings import FULL_RATE_DIM, Settings, resolve_settings
 from bernflow.fit.start import Gaussian
 from bernflow.keys import as_key, grid
 from bernflow.models import AbstractModel, as_model
+from bernflow.models.base import AbstractJointModel
 from bernflow.precision import use_precision
 from bernflow.target import Target
 
@@ -51,6 +56,14 @@ def linear_model(x: Float[Array, "n k"], y: Float[Array, " n"]) -> None:
     numpyro.sample("y", dist.Normal(x @ b, sigma), obs=y)
 
 
+def resolved(settings: Mapping[str, Any]) -> Settings:
+    """Choose how to train: family, order, num_particles, restarts and precision as of `bf.fit`, or their defaults."""
+    names = ("family", "order", "num_particles", "restarts", "precision")
+    given: dict[str, Any] = {name: settings.get(name) for name in names}
+    given["family"] = given["family"] or "bernstein"
+    return resolve_settings(**given, base=None, steps=None, components=None, optimizer=None)
+
+
 class Training:
     """Flows in training, from a standard normal start: nothing is searched for, so that only steps are timed.
 
@@ -61,10 +74,7 @@ class Training:
     """
 
     def __init__(self, make: Any, settings: Mapping[str, Any], chunk: int = CHUNK):
-        names = ("family", "order", "num_particles", "restarts", "precision")
-        given: dict[str, Any] = {name: settings.get(name) for name in names}
-        given["family"] = given["family"] or "bernstein"
-        self.settings = resolve_settings(**given, base=None, steps=None, components=None, optimizer=None)
+        self.settings = resolved(settings)
         self.chunk = chunk
         with use_precision(self.settings.precision):
             self.target = Target(make())
@@ -115,5 +125,71 @@ class Training:
             "restarts": self.settings.restarts,
             "precision": self.settings.precision,
             "elbo": self.elbo,
+            "device": jax.devices()[0].device_kind,
+        }
+
+
+class JointTraining:
+    """A flow, and a network where the model has one, in training on batches of rows; in the precision in use.
+
+    Args:
+        model: the model with its rows.
+        batch_size: rows of a step.
+        settings: how to train, see `resolved`.
+        chunk: steps of one call.
+        resident: whether the rows lie on the device.
+    """
+
+    def __init__(self, model: AbstractJointModel, batch_size: int, settings: Settings, chunk: int, resident: bool):
+        self.settings, self.chunk = settings, chunk
+        self.model = model.without_rows()
+        self.target = Target(self.model)
+        self.batches = Batches(model.rows(), model.num_rows(), batch_size, seed=0, resident=resident)
+        self.method = joint.JointMethod(
+            flow_optimizer=settings.optimizer,
+            flow_rate=RATE,
+            weights_optimizer=WEIGHTS_OPTIMIZER,
+            weights_rate=RATE,
+            num_particles=settings.num_particles,
+            use_score=True,
+            constant_rate=True,
+        )
+        dim = self.target.dim
+        flow = settings.family.build(jax.random.key(0), settings.spec(dim), jnp.zeros(dim), jnp.eye(dim))
+        self.trainee = joint.begin(flow, model, self.method)
+        # Where the control variates stand changes nothing in the cost of a step; a network has none.
+        has_network = self.trainee.weights is not None
+        self.anchor = None if has_network else joint.Anchor(jnp.zeros(dim), jnp.zeros(()), jnp.zeros(dim))
+        self.done = 0
+
+    def run(self) -> None:
+        """Run one chunk and look at what it saw, as `bf.fit` does."""
+        self.trainee, self.done = joint.train_jointly(
+            self.trainee,
+            self.model,
+            self.target.layout,
+            self.batches,
+            jax.random.key(1),
+            self.method,
+            self.done + self.chunk,
+            lambda *_: None,
+            anchor=self.anchor,
+            first_step=self.done,
+        )
+
+    def lower(self) -> Any:
+        """Trace one step and translate it for XLA."""
+        ((rows, indices),) = self.batches.chunks([1])
+        fixed = (joint.on_device(self.model), self.target.layout, self.anchor, rows, indices)
+        compiled: Any = joint.run_chunk
+        return compiled.lower(fixed, self.trainee, grid(as_key(1), (1,)), jnp.ones(1), self.method)
+
+    def described(self) -> dict[str, Any]:
+        """Return what was timed, for the record."""
+        return {
+            "dim": self.target.dim,
+            "batch_size": self.batches.batch_size,
+            "num_particles": self.settings.num_particles,
+            "precision": self.settings.precision,
             "device": jax.devices()[0].device_kind,
         }
