@@ -71,8 +71,12 @@ def weigh(
 
 
 def evaluate_finite(trainee: Trainee, target: Target, key: Key[Array, ""], num: int) -> Float[np.ndarray, "r s"]:
-    """Return log weights of every restart with which one can reckon: finite, and in double precision."""
-    log_weights = evaluate(trainee.flow, target, key, num)
+    """Return log weights of every restart with which one can reckon."""
+    return finite(evaluate(trainee.flow, target, key, num))
+
+
+def finite(log_weights: Float[np.ndarray, "*n"]) -> Float[np.ndarray, "*n"]:
+    """Return log weights with which one can reckon: finite, and in double precision."""
     # In double precision and within a range whose squares can be summed, also where single precision ends.
     known = np.nan_to_num(log_weights.astype(np.float64), nan=OUTSIDE, neginf=OUTSIDE, posinf=OUTSIDE)
     return np.clip(known, -MAX_LOG_WEIGHT, MAX_LOG_WEIGHT)

@@ -20,22 +20,42 @@ from bernflow.fit.stopping import (
     is_close,
     is_good,
     is_within,
+    look_closer,
 )
 from bernflow.keys import nth
 from bernflow.target import Target
 
 WARM_UP = 50
-# Cosine cycles after which training may end, each as long as all before it.
-CYCLES = (1000, 1000, 2000, 4000, 8000, 16000)
+
+
+class Cycle(NamedTuple):
+    """Some steps under one cosine, from a share of the learning rate down to zero."""
+
+    length: int
+    share: float = 1.0
+
+
+# Training may end after each of them, so that one in vain costs at most half of the steps before it. After the first,
+# rates are low enough for nearly every cycle to improve on what the last has left.
+CYCLES = (
+    Cycle(1000),
+    Cycle(500, 0.5),
+    Cycle(500, 0.5),
+    Cycle(1000, 0.5),
+    Cycle(1000, 0.5),
+    Cycle(2000, 0.5),
+    Cycle(2000, 0.25),
+    Cycle(4000, 0.5),
+    Cycle(4000, 0.25),
+    Cycle(8000, 0.5),
+    Cycle(8000, 0.25),
+)
 # In many dimensions, and of several flows at once, steps take longer: there are fewer.
-NUM_CYCLES_LARGE = 5
-# Long cycles mend what the noise of higher rates has left.
-LONG_CYCLE, LONG_CYCLE_SHARE = 4000, 0.5
-# A cycle of such a length that was in vain is the last one, where little is left to gain. Where there is more, it must
-# be a long one.
-MIN_LENGTH = 2000
+NUM_CYCLES_LARGE = 9
+# Where there is more to gain, only a cycle of such a length that was in vain is the last one.
+LONG_CYCLE = 2000
 # To a tolerance: looked at often, because it may be met early.
-SHORT_CYCLES = (250, 250, 500, 1000, 2000, 4000, 8000)
+SHORT_CYCLES = tuple(map(Cycle, (250, 250, 500, 1000, 2000, 4000, 8000)))
 # From this share of effective draws on, importance weights can lead the fit into the tails.
 COVERING_ESS = 0.3
 
@@ -157,8 +177,7 @@ def train(
             place = place._replace(weights=seen)
     done, after, trainee, weights = place.done, place.after, place.kept, place.weights
     try:
-        for cycle, length in enumerate(cycles[place.cycle :], place.cycle):
-            share = LONG_CYCLE_SHARE if steps is None and length >= LONG_CYCLE else 1.0
+        for cycle, (length, share) in enumerate(cycles[place.cycle :], place.cycle):
             chunks = _chunks(method.rates(length, share))
             before = place.chunk if cycle == place.cycle else 0
             stays_reverse = cycle == 0 or not method.cover
@@ -183,13 +202,21 @@ def train(
             if steps is not None and done == steps and weights is None:
                 return Trained(after, done)
             log_weights = evaluate_finite(after, target, evaluation_key, num_draws)
-            step = compare(weights, log_weights)
+            step, judged = compare(weights, log_weights), log_weights
+            may_end = length >= (LONG_CYCLE if method.tolerance is not None else 0)
+            if steps is None and weights is not None and may_end and not step.worthwhile:
+                old = look_closer(trainee, weights, target, evaluation_key)
+                new = look_closer(after, log_weights, target, evaluation_key)
+                step = compare(old, new)
+                judged = new if step.better else old
             if step.better or weights is None:
                 trainee, weights = after, log_weights
+            if steps is not None:
+                continue
             # One cycle of covering is due unless the tails are met already.
             khat_allowed = UNCOVERED_KHAT if cycle == 0 else COVERED_KHAT
-            in_vain = not step.worthwhile and length >= (MIN_LENGTH if is_close(best_of(weights)) else LONG_CYCLE)
-            if steps is None and (in_vain or is_met(trainee, weights, best_of(weights)[None], khat_allowed)):
+            in_vain = may_end and not step.worthwhile and (is_close(best_of(judged)) or length >= LONG_CYCLE)
+            if in_vain or is_met(trainee, weights, best_of(judged)[None], khat_allowed):
                 break
     except KeyboardInterrupt:
         if done == 0:
@@ -207,14 +234,14 @@ def _seen_at_start(weights: Float[np.ndarray, "r s"], num_particles: int) -> Tra
     return Trace(np.mean(weights, 1, keepdims=True), share * np.var(weights, 1, keepdims=True))
 
 
-def _divide(steps: int, method: Method) -> tuple[int, ...]:
+def _divide(steps: int, method: Method) -> tuple[Cycle, ...]:
     """Split a given number of steps into a bulk and a covering cycle, where the flow can be trained to cover."""
     if not (method.use_score and method.cover) or steps < 2 * CHUNK:
-        return (steps,)
-    return (steps - steps // 2, steps // 2)
+        return (Cycle(steps),)
+    return (Cycle(steps - steps // 2), Cycle(steps // 2))
 
 
-def _default_cycles(method: Method, num_restarts: int, dim: int) -> tuple[int, ...]:
+def _default_cycles(method: Method, num_restarts: int, dim: int) -> tuple[Cycle, ...]:
     """Choose the cycles of a training that ends by itself."""
     if method.tolerance is not None:
         return SHORT_CYCLES

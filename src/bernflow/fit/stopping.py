@@ -4,11 +4,12 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Array, Float, Key
+from scipy.special import logsumexp
 
 from bernflow.diagnostics.importance import log_evidence, psis
 from bernflow.diagnostics.verdict import judge
 from bernflow.fit.chunk import Trainee
-from bernflow.fit.evaluation import log_weights_of, num_diagnostic_draws, pick
+from bernflow.fit.evaluation import finite, log_weights_of, num_diagnostic_draws, pick
 from bernflow.target import Target
 
 # Below this many nats from the posterior, more steps change nothing that a user could see.
@@ -18,20 +19,17 @@ UNCOVERED_KHAT, COVERED_KHAT = 0.3, 0.7
 # Above this k-hat of few draws, as many as for the verdict decide whether the posterior would be called good.
 DOUBTFUL_KHAT = 0.4
 # What is hard to see in any plot.
-A_LITTLE = 5e-3
+A_LITTLE = 2e-3
 # So near that no tail can matter.
 NEGLIGIBLE = 1e-5
-# Within this many nats half the variance of the log weights estimates the distance.
-NEAR = 0.1
 # A distance estimated from few draws must be below this share of a tolerance: rare draws, which it does not see, add
 # to it.
 SAFETY = 0.8
-# A cycle is the last if it gains less than this, or less than twice its Monte Carlo error, and if it leaves more
-# than this share of the distance.
-WORTHWHILE_GAIN = 5e-4
-WORTHWHILE_SHARE = 0.8
-# Deviations of single log weights count up to this many nats: a few tail draws must not decide.
-MAX_DEVIATION = 1.0
+# A cycle was worthwhile if it gained more nats than this, and than this share of the distance.
+WORTHWHILE_GAIN = 2e-4
+WORTHWHILE_SHARE = 0.05
+# Log weights above the mean count up to this many nats: a few tail draws must not decide.
+MAX_EXCESS = 1.0
 
 
 class Comparison(NamedTuple):
@@ -49,49 +47,72 @@ class Comparison(NamedTuple):
 def compare(before: Float[np.ndarray, "r s"] | None, after: Float[np.ndarray, "r s"]) -> Comparison:
     """Compare log weights before and after a cycle; both were made from the same noise.
 
-    Far from the posterior the ELBO decides. Near it the spread of the log weights does: it is the same quantity with a
-    far smaller Monte Carlo error.
+    The ELBO sees all that was gained. Distances are known with a far smaller Monte Carlo error, but they do not see
+    what both leave out.
     """
     if before is None:
         return Comparison(better=True, worthwhile=True)
-    distance, old_distance = _distance(best_of(after)), _distance(best_of(before))
-    difference = best_of(after) - best_of(before)
-    gain, error = np.mean(difference), np.std(difference) / np.sqrt(difference.size)
-    better = distance < old_distance if old_distance < NEAR else gain > 0.0
-    significant = gain > max(WORTHWHILE_GAIN, 2.0 * error) or distance < WORTHWHILE_SHARE * old_distance
-    return Comparison(bool(better), bool(significant))
+    old, new = best_of(before), best_of(after)
+    gain, error = _mean_and_error(new - old)
+    nearer, nearer_error = _mean_and_error(distances(old) - distances(new))
+    better = gain > error or (gain > -error and nearer > 0.0)
+    least = max(WORTHWHILE_GAIN, WORTHWHILE_SHARE * distance(old), nearer_error)
+    worthwhile = gain > max(WORTHWHILE_GAIN, error) or nearer > least
+    return Comparison(better=bool(better), worthwhile=bool(better and worthwhile))
+
+
+def _mean_and_error(values: Float[np.ndarray, " s"]) -> tuple[float, float]:
+    return float(np.mean(values)), float(np.std(values) / np.sqrt(values.size))
 
 
 def has_arrived(weights: Float[np.ndarray, " s"], khat_allowed: float) -> bool:
     """Tell whether q is so near to the posterior that more steps change nothing visible."""
-    distance = _distance(weights)
-    return distance < NEGLIGIBLE or (distance < CLOSE_ENOUGH and psis(weights)[1] < khat_allowed)
+    nats = distance(weights)
+    return nats < NEGLIGIBLE or (nats < CLOSE_ENOUGH and psis(weights)[1] < khat_allowed)
 
 
 def is_close(weights: Float[np.ndarray, " s"]) -> bool:
     """Tell whether only a little can be gained, with tails that importance weights can mend."""
-    return _distance(weights) < A_LITTLE and psis(weights)[1] < COVERED_KHAT
+    return distance(weights) < A_LITTLE and psis(weights)[1] < COVERED_KHAT
 
 
 def is_within(weights: Float[np.ndarray, " s"], tolerance: float) -> bool:
     """Tell whether q is within a tolerance, in nats, with tails that importance weights can mend."""
     # Two estimates: the first does not see tails that were cut off, the second is noisy.
     missing = log_evidence(weights)[0] - np.mean(weights)
-    return max(_distance(weights), missing) < SAFETY * tolerance and psis(weights)[1] < COVERED_KHAT
+    return max(distance(weights), missing) < SAFETY * tolerance and psis(weights)[1] < COVERED_KHAT
 
 
 def is_good(trainee: Trainee, weights: Float[np.ndarray, "r s"], target: Target, key: Key[Array, ""]) -> bool:
     """Tell whether the best restart would be called good, looking closer only where that is in doubt."""
     if psis(best_of(weights))[1] < DOUBTFUL_KHAT:
         return True
+    return judge(look_closer(trainee, weights, target, key)[0]).verdict == "good"
+
+
+def look_closer(
+    trainee: Trainee, weights: Float[np.ndarray, "r s"], target: Target, key: Key[Array, ""]
+) -> Float[np.ndarray, "1 n"]:
+    """Return log weights of as many draws as for the verdict, of the best restart alone."""
     best = pick(trainee.flow, best_index(weights))
-    return judge(log_weights_of(best, target, key, num_diagnostic_draws(target.model))).verdict == "good"
+    return finite(log_weights_of(best, target, key, num_diagnostic_draws(target.model)))[None]
 
 
-def _distance(weights: Float[np.ndarray, " s"]) -> float:
-    """Estimate KL(q || posterior) near the posterior: half the variance of the log weights, of tail draws clipped."""
-    deviation = np.clip(weights - np.median(weights), -MAX_DEVIATION, MAX_DEVIATION)
-    return 0.5 * float(np.mean(deviation**2))
+def distance(weights: Float[np.ndarray, " s"]) -> float:
+    """Estimate KL(q || posterior)."""
+    return float(np.mean(distances(weights)))
+
+
+def distances(weights: Float[np.ndarray, " s"]) -> Float[np.ndarray, " s"]:
+    """Return what every draw adds to KL(q || posterior) = E_q[r - 1 - log r], r its weight over their mean.
+
+    It is the mean of -log r, whose terms are of either sign; of these none is negative, and their Monte Carlo error is
+    far smaller near the posterior. Draws where q has too much count in full. Of those where it has too little a single
+    one could decide: they count up to a limit.
+    """
+    log_mean = logsumexp(weights) - np.log(weights.size)
+    excess = np.minimum(weights - log_mean, MAX_EXCESS)
+    return np.expm1(excess) - excess
 
 
 def best_index(weights: Float[np.ndarray, "r s"]) -> int:

@@ -21,6 +21,7 @@ from bernflow.flows.paper import VARIANTS, PaperFlow
 from bernflow.flows.wide import WideBernsteinFlow
 
 STUDENT_DEGREES_OF_FREEDOM = 5.0
+PAPER_LEARNING_RATE = 1e-3
 # Up to so many dimensions each is conditioned on all before it; above, only on so many of them.
 MAX_DIM_FULL = 64
 MAX_CONTEXT = 32
@@ -64,6 +65,7 @@ class Family:
         one_start: why it is fitted from one start only, or None where restarts are possible.
         compiled: it can be built inside of jit.
         mixes: a mixture is fitted unasked where one flow is not enough.
+        learning_rate: peak of the schedule, or the constant rate of the paper's recipe.
     """
 
     build: Build
@@ -77,6 +79,7 @@ class Family:
     one_start: str | None = None
     compiled: bool = True
     mixes: bool = False
+    learning_rate: float = 2e-2
 
 
 def _mean_field(loc: Float[Array, " p"], tril: Float[Array, "p p"]) -> DiagonalAffine:
@@ -98,6 +101,7 @@ def _rival(name: str) -> Family:
         lambda key, spec, loc, tril: external.named_flow(key, name, spec.dim),
         default_order=None,
         paper_recipe=True,
+        learning_rate=PAPER_LEARNING_RATE,
         use_start=False,
         check=lambda dim: external.check_named(name, dim),
         one_start="restarts are compared by their densities at each other's draws, and flowjax cannot invert this flow"
@@ -127,6 +131,8 @@ def _given(source: Any) -> Family:
         check=lambda dim: external.check_given(source, dim),
         one_start="all restarts would begin with the same given flow",
         compiled=False,
+        # Without path gradients, whose noise vanishes near the posterior.
+        learning_rate=1e-2,
     )
 
 
@@ -139,6 +145,7 @@ FAMILIES: dict[str, Family] = {
         _paper,
         default_order=50,
         paper_recipe=True,
+        learning_rate=PAPER_LEARNING_RATE,
         use_start=False,
     ),
     "gaussian": Family(lambda key, spec, loc, tril: LocationScale(_mean_field(loc, tril)), default_order=None),

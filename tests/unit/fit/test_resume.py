@@ -199,7 +199,7 @@ def test_both_stages_of_a_network(tmp_path, monkeypatch):
     def fit(resume=None):
         return bf.fit(model, batch_size=10, steps=30, family="gaussian", resume=resume, progress=False)
 
-    monkeypatch.setattr(loop, "CYCLES", (300, 300))
+    monkeypatch.setattr(loop, "CYCLES", (loop.Cycle(300), loop.Cycle(300)))
     uninterrupted = fit()
     for steps in (20, 250):  # in the first stage, then in the second
         with monkeypatch.context() as patch:

@@ -4,7 +4,8 @@ import optax
 import pytest
 
 from bernflow.errors import ArgumentError
-from bernflow.fit.settings import LEARNING_RATE, PAPER_LEARNING_RATE, resolve_settings
+from bernflow.fit.settings import resolve_settings
+from bernflow.flows.families import FAMILIES, PAPER_LEARNING_RATE
 
 NOTHING_SAID = {
     "family": "bernstein",
@@ -62,7 +63,7 @@ def test_defaults():
     found = resolve()
     assert (found.order, found.base, found.steps) == (20, "normal", None)
     assert (found.num_particles, found.restarts, found.components) == (32, 1, 1)
-    assert found.learning_rate == LEARNING_RATE
+    assert found.learning_rate == FAMILIES["bernstein"].learning_rate
     paper = resolve(family="bernstein-paper:f2")
     assert (paper.variant, paper.order, paper.num_particles, paper.steps) == ("f2", 50, 10, 100_000)
     assert paper.learning_rate == PAPER_LEARNING_RATE

@@ -13,11 +13,11 @@ import pytest
 
 import bernflow as bf
 from bernflow.errors import ArgumentError, FileFormatError
-from bernflow.fit.settings import PAPER_LEARNING_RATE, RMSPROP, resolve_settings
+from bernflow.fit.settings import RMSPROP, resolve_settings
 from bernflow.flows import FAMILIES
 from bernflow.flows.base import AbstractFlow
 from bernflow.flows.external import FlowjaxFlow, as_flowjax, check_given, given_flow, named_flow
-from bernflow.flows.families import Spec
+from bernflow.flows.families import PAPER_LEARNING_RATE, Spec
 from bernflow.keys import as_key, grid, spawn
 from bernflow.posterior import sampling
 

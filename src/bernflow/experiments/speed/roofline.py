@@ -1,8 +1,10 @@
 """Part `roofline`: arithmetic and memory traffic of large steps, against what the device can do."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import equinox as eqx
 import jax
 import numpy as np
 import numpyro.distributions as dist
@@ -14,6 +16,7 @@ from bernflow.experiments.speed.training import JointTraining, Training, resolve
 from bernflow.experiments.study.plan import Result
 from bernflow.experiments.study.records import Record
 from bernflow.experiments.study.tables import Table
+from bernflow.fit.steps import network_steps_at_once
 from bernflow.models import Model
 from bernflow.precision import use_precision
 
@@ -46,16 +49,16 @@ def measure(case: str, subject: str, settings: Mapping[str, Any]) -> Result:
         with use_precision("float32"):
             training = _network_training(settings)
             taken = time_calls(training.run, training.chunk, settings["seconds"])
-            lowered = training.lower()
+            lowered, counted = training.lower(), products(eqx.filter_make_jaxpr(training.step)(*training.inputs())[0])
     else:
         training = Training(lambda: schools(settings["dim"]), settings, settings["chunk"])
         taken = time_calls(training.run, training.chunk, settings["seconds"])
         # XLA counts the body of a loop once, whatever its length: the costs are those of one step.
-        lowered = Training(lambda: schools(settings["dim"]), settings, 1).lower()
+        lowered, counted = Training(lambda: schools(settings["dim"]), settings, 1).lower(), 0.0
     with use_precision(training.settings.precision):
         before, after = costs(lowered.lowered), costs(lowered.compile().compiled)
-    # Products that the compiler hands to a library (cuBLAS) are no longer counted after it.
-    flops = max(before.get("flops", 0.0), after.get("flops", 0.0))
+    # Products that the compiler hands to a library (cuBLAS, cuDNN) are no longer counted after it.
+    flops = max(before.get("flops", 0.0), after.get("flops", 0.0), counted)
     moved = after.get("bytes accessed", 0.0)
     return {
         **taken,
@@ -82,7 +85,29 @@ def _network_training(settings: Mapping[str, Any]) -> JointTraining:
         images=rng.integers(0, 256, (num, *shape), np.uint8),
     )
     chosen = resolved({"precision": "float32"})
-    return JointTraining(model, settings["batch_size"], chosen, settings["chunk"], resident=True)
+    return JointTraining(model, settings["batch_size"], chosen, network_steps_at_once(), resident=True)
+
+
+def products(jaxpr: Any) -> float:
+    """Count the operations of all matrix products and convolutions, two for every product of two numbers.
+
+    Example:
+        >>> products(jax.make_jaxpr(lambda a, b: a @ b)(np.ones((2, 3)), np.ones((3, 5))))
+        60.0
+    """
+    total = 0.0
+    for equation in jaxpr.eqns:
+        name, out = equation.primitive.name, math.prod(equation.outvars[0].aval.shape)
+        if name == "dot_general":
+            ((left, _), _) = equation.params["dimension_numbers"]
+            total += 2.0 * out * math.prod(equation.invars[0].aval.shape[i] for i in left)
+        elif name == "conv_general_dilated":
+            kernel = equation.invars[1].aval.shape
+            total += 2.0 * out * math.prod(kernel) / kernel[equation.params["dimension_numbers"].rhs_spec[0]]
+        for part in jax.tree.leaves(tuple(equation.params.values()), is_leaf=lambda leaf: hasattr(leaf, "eqns")):
+            if hasattr(part, "eqns"):
+                total += products(part)
+    return total
 
 
 def costs(stage: Any) -> Mapping[str, float]:

@@ -177,12 +177,21 @@ class JointTraining:
             first_step=self.done,
         )
 
-    def lower(self) -> Any:
-        """Trace one step and translate it for XLA."""
+    def inputs(self) -> tuple[Any, ...]:
+        """Return what one step is given, but for the method."""
         ((rows, indices),) = self.batches.chunks([1])
         fixed = (joint.on_device(self.model), self.target.layout, self.anchor, rows, indices)
+        return fixed, self.trainee, grid(as_key(1), (1,)), jnp.ones(1)
+
+    def step(self, *inputs: Any) -> Any:
+        """Take one step, as a function of its inputs."""
+        fixed, trainee, keys, rates = inputs
+        return joint.run_chunk(fixed, trainee, keys, rates, self.method)
+
+    def lower(self) -> Any:
+        """Trace one step and translate it for XLA."""
         compiled: Any = joint.run_chunk
-        return compiled.lower(fixed, self.trainee, grid(as_key(1), (1,)), jnp.ones(1), self.method)
+        return compiled.lower(*self.inputs(), self.method)
 
     def described(self) -> dict[str, Any]:
         """Return what was timed, for the record."""

@@ -143,7 +143,7 @@ def test_pieces_of_a_step_are_timed(subject):
 def test_every_piece_depends_on_what_it_is_given(dim, kind):
     training = Training(lambda: schools(dim), {}, 1)
     with jax.enable_x64(True):
-        flow = pick(training.trainee.flow, jnp.asarray(0))
+        flow = pick(training.trainee.flow, 0)
         assert isinstance(flow, kind)
         noise = stratified_noise(flow, jax.random.split(jax.random.key(0)), 4)
         other = Noise(noise.z + 0.1, noise.log_ratio)
