@@ -272,7 +272,18 @@ def is_scale(support: Constraint | None) -> bool:
 
 
 def log_density(layout: AbstractLayout, model: AbstractModel, x: Float[Array, " p"]) -> Float[Array, ""]:
-    """Evaluate log p(theta(x), data) + log |d theta / d x|; NaN counts as -inf."""
+    """Evaluate log p(theta(x), data) + log |d theta / d x|; NaN counts as -inf.
+
+    A fit mentions it in several functions. JAX remembers what it has traced, so that the model itself, which takes long
+    to trace, runs once; into each of those functions it is inlined.
+    """
+    return _traced(layout, model, x)
+
+
+def _log_density(layout: AbstractLayout, model: AbstractModel, x: Float[Array, " p"]) -> Float[Array, ""]:
     with user_code("The model's log density"):  # runs while it is traced
         value = layout.log_density(model, x)
     return jnp.where(jnp.isnan(value), -jnp.inf, value)
+
+
+_traced = eqx.filter_jit(_log_density, inline=True)  # type: ignore[call-overload]
