@@ -12,8 +12,11 @@ from numpyro.distributions import biject_to, constraints
 from numpyro.distributions.constraints import Constraint
 
 from bernflow.errors import ModelError
-from bernflow.models.base import AbstractMappedModel, AbstractModel, Site, Theta
+from bernflow.models.base import AbstractMappedModel, AbstractModel, Site, Theta, num_rows
 from bernflow.models.inputs import user_code
+
+# Rows of data up to which a density is traced once for all functions of a fit.
+MAX_ROWS_TRACED_ONCE = 1000
 
 
 class AbstractLayout(eqx.Module):
@@ -275,9 +278,9 @@ def log_density(layout: AbstractLayout, model: AbstractModel, x: Float[Array, " 
     """Evaluate log p(theta(x), data) + log |d theta / d x|; NaN counts as -inf.
 
     A fit mentions it in several functions. JAX remembers what it has traced, so that the model itself, which takes long
-    to trace, runs once; into each of those functions it is inlined.
+    to trace, runs once; into each of those functions it is inlined. Of many rows the density takes longer so.
     """
-    return _traced(layout, model, x)
+    return (_traced if num_rows(model) <= MAX_ROWS_TRACED_ONCE else _log_density)(layout, model, x)
 
 
 def _log_density(layout: AbstractLayout, model: AbstractModel, x: Float[Array, " p"]) -> Float[Array, ""]:

@@ -4,6 +4,7 @@ from abc import abstractmethod
 from typing import Any
 
 import equinox as eqx
+import jax
 from jaxtyping import Array, Float, Key, PyTree
 from numpyro.distributions.constraints import Constraint
 
@@ -180,3 +181,8 @@ class AbstractJointModel(AbstractModel):
     @abstractmethod
     def frozen(self, weights: PyTree, state: PyTree) -> AbstractModel:
         """Return the model of all rows given the trained weights."""
+
+
+def num_rows(model: PyTree) -> int:
+    """Count the rows of the data, as far as the arrays of a model tell."""
+    return max((leaf.shape[0] for leaf in jax.tree.leaves(model) if getattr(leaf, "ndim", 0) > 0), default=1)

@@ -12,14 +12,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Key, PyTree
+from jaxtyping import Array, Bool, Float, Key
 
 from bernflow import target
 from bernflow.background import Effort, background_jit
 from bernflow.diagnostics.importance import psis
 from bernflow.flows.base import AbstractDistribution, AbstractFlow, inlined
 from bernflow.keys import as_key, generator, nth, portable
-from bernflow.models.base import AbstractModel, Theta
+from bernflow.models.base import AbstractModel, Theta, num_rows
 from bernflow.models.inputs import user_code
 from bernflow.placement import replicated
 from bernflow.target import AbstractLayout
@@ -125,11 +125,6 @@ def draws_at_once(rows: int, num: int) -> int:
 def density_block(model: AbstractModel) -> int:
     """Return the number of points at which the density of a model is evaluated in one call."""
     return SMALL_BLOCK if num_rows(model) > MANY_ROWS and jax.default_backend() == "cpu" else BLOCK
-
-
-def num_rows(model: PyTree) -> int:
-    """Count the rows of the data, as far as the arrays of a model tell."""
-    return max((leaf.shape[0] for leaf in jax.tree.leaves(model) if getattr(leaf, "ndim", 0) > 0), default=1)
 
 
 def sample(distribution: AbstractDistribution, key: Key[Array, ""], num: int) -> tuple[np.ndarray, np.ndarray]:
