@@ -38,7 +38,7 @@ class Moody:
 
 
 # From the first look at the model, over the draws of its prior and the start, to the training.
-@pytest.mark.parametrize("at", [1, 3, 4, 5, 7, 9])
+@pytest.mark.parametrize("at", [1, 3, 4, 5, 6])
 def test_a_model_that_raises_later(at):
     model = Moody(at)
     with pytest.raises(bf.ModelError, match=f"failed with RuntimeError: not today, number {at}"):
@@ -46,7 +46,7 @@ def test_a_model_that_raises_later(at):
     assert model.calls == at
 
 
-@pytest.mark.parametrize("at", [1, 2, 4])
+@pytest.mark.parametrize("at", [1, 2, 3])
 def test_a_log_density_that_raises_later(at):
     model = Moody(at)
     with pytest.raises(bf.ModelError, match=f"failed with RuntimeError: not today, number {at}"):

@@ -65,7 +65,7 @@ def psis(log_weights: ArrayLike) -> tuple[Float[np.ndarray, " s"], float]:
         except ValueError:  # all weights of the tail are equal
             smoothed, khat = kept, np.nan
     khat = float(khat)
-    if not np.isfinite(khat):
+    if not np.isfinite(khat) or np.isnan(smoothed).any():
         # Ties among the largest weights: rounding where they are close to the rest, a few repeated giants
         # otherwise.
         return normalize(raw), 0.0 if kept.max() - np.median(kept) < TIED_SPREAD else np.inf

@@ -167,6 +167,11 @@ def test_laws(values, shift):
     assert not np.isnan(khat)
 
 
+def test_one_weight_above_ties_is_not_smoothed():
+    smoothed, _ = psis(np.array([0.0] * 24 + [1.0]))
+    assert np.exp(smoothed).sum() == pytest.approx(1.0)
+
+
 def test_enormous_log_weights_have_an_elbo_of_unknown_error():
     mean, error = elbo(-1e200 * np.linspace(1.0, 2.0, 1000))
     assert mean == pytest.approx(-1.5e200)

@@ -226,7 +226,7 @@ def test_another_fit_is_refused(tmp_path, every_chunk):
     (tmp_path / "finished.json").unlink()
     with pytest.raises(ArgumentError, match=r"belongs to another fit \(steps=1300 there, 1301 now"):
         bf.fit(model, **how | {"steps": 1301})
-    with pytest.raises(ArgumentError, match=r"learning_rate=0\.01 there, 0\.001 now"):
+    with pytest.raises(ArgumentError, match=r"learning_rate=0\.02 there, 0\.001 now"):
         bf.fit(model, **how, optimizer=1e-3)
     other = {"prior": model.prior, "likelihood": model.likelihood, "x": model.x}
     with pytest.raises(ArgumentError, match=r"another fit \(another data; another log density\)"):
