@@ -54,9 +54,10 @@ def compare(before: Float[np.ndarray, "r s"] | None, after: Float[np.ndarray, "r
         return Comparison(better=True, worthwhile=True)
     old, new = best_of(before), best_of(after)
     gain, error = _mean_and_error(new - old)
-    nearer, nearer_error = _mean_and_error(distances(old) - distances(new))
+    before_it = distances(old)
+    nearer, nearer_error = _mean_and_error(before_it - distances(new))
     better = gain > error or (gain > -error and nearer > 0.0)
-    least = max(WORTHWHILE_GAIN, WORTHWHILE_SHARE * distance(old), nearer_error)
+    least = max(WORTHWHILE_GAIN, WORTHWHILE_SHARE * float(np.mean(before_it)), nearer_error)
     worthwhile = gain > max(WORTHWHILE_GAIN, error) or nearer > least
     return Comparison(better=bool(better), worthwhile=bool(better and worthwhile))
 

@@ -41,15 +41,20 @@ def work(target: Target) -> float:
         raise
     except Exception:  # of JAX: the checks before a fit say what is wrong
         return math.inf
-    return sum(_sizes(jaxpr))
+    return sum(map(_size, equations(jaxpr)))
 
 
-def _sizes(jaxpr: Any) -> Iterator[float]:
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """Yield all equations of a function, those of the functions inside of it included, each once."""
     for equation in jaxpr.eqns:
-        if any(name in equation.primitive.name for name in UNKNOWN):
-            yield math.inf
-        counted = [*equation.outvars, *(equation.invars if equation.primitive.name in PRODUCTS else ())]
-        yield sum(math.prod(variable.aval.shape) for variable in counted)
+        yield equation
         for part in jax.tree.leaves(tuple(equation.params.values()), is_leaf=lambda leaf: hasattr(leaf, "eqns")):
             if hasattr(part, "eqns"):
-                yield from _sizes(getattr(part, "jaxpr", part))
+                yield from equations(part)
+
+
+def _size(equation: Any) -> float:
+    if any(name in equation.primitive.name for name in UNKNOWN):
+        return math.inf
+    counted = [*equation.outvars, *(equation.invars if equation.primitive.name in PRODUCTS else ())]
+    return sum(math.prod(variable.aval.shape) for variable in counted)
