@@ -14,6 +14,9 @@ from bernflow.keys import as_key
 from bernflow.posterior import sampling
 from bernflow.target import Target
 
+# To a tolerance, more rows than this often need no training: they make a posterior normal.
+MAX_ROWS_TRAINED = 10_000
+
 
 def compile_ahead(target: Target, settings: Settings, num_starts: int, start_effort: Effort) -> None:
     """Begin to compile what finds so many starts, builds, trains, evaluates and judges flows; only shapes matter."""
@@ -21,9 +24,9 @@ def compile_ahead(target: Target, settings: Settings, num_starts: int, start_eff
         return
     flows = zero_flows(settings, target.dim) if settings.family.compiled else None
     # Small functions that are needed first are compiled while the steps are traced. The steps take longest, so that
-    # all others come after them. To a tolerance, many rows often need no training: they make a posterior normal.
+    # all others come after them.
     preflight.prepare(target, num_starts)
-    if flows is not None and (settings.tolerance is None or sampling.num_rows(target) <= sampling.MANY_ROWS):
+    if flows is not None and (settings.tolerance is None or sampling.num_rows(target) <= MAX_ROWS_TRAINED):
         prepare_chunk(
             flows,
             target,
