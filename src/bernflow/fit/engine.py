@@ -17,9 +17,9 @@ from bernflow.diagnostics.verdict import Diagnostics, judge, say_improper
 from bernflow.fit import modes
 from bernflow.fit.ahead import compile_ahead
 from bernflow.fit.building import flows_at
-from bernflow.fit.chunk import begin, num_stacked
+from bernflow.fit.chunk import Trainee, begin, num_stacked
 from bernflow.fit.devices import Devices
-from bernflow.fit.evaluation import evaluate, num_diagnostic_draws, pick, weigh
+from bernflow.fit.evaluation import evaluate, log_weights_of, num_diagnostic_draws, num_evaluation_draws, pick, weigh
 from bernflow.fit.interruption import Interruption
 from bernflow.fit.loop import Method, Place, train
 from bernflow.fit.probes import mass_elsewhere
@@ -28,6 +28,7 @@ from bernflow.fit.rays import find_endless
 from bernflow.fit.resume import LoopMemory
 from bernflow.fit.settings import Settings
 from bernflow.fit.start import Gaussian, find_start
+from bernflow.fit.stopping import COVERED_KHAT, has_arrived, is_within
 from bernflow.fit.work import effort_for_start
 from bernflow.flows.base import AbstractDistribution, AbstractFlow
 from bernflow.keys import nth, spawn
@@ -138,6 +139,17 @@ def train_and_judge(
     done_before = 0 if earlier is None else int(earlier.settings["steps"])
     recorder = Recorder(progress, settings.num_particles, done_before)
 
+    def is_enough(begun: Trainee) -> bool:
+        """Tell whether a mixture of the starts is the posterior: modes that are Gaussian, as far as draws can tell."""
+        if (settings.components or 1) == 1:
+            return False
+        with use_precision(DIAGNOSTIC_PRECISION):
+            flows = cast(fetched(begun.flow), DIAGNOSTIC_PRECISION)
+            spread = _spread(target, devices)
+            _, mixture, _ = _choose(flows, spread, choice_key, settings.components or 1)
+            weights = log_weights_of(mixture, spread, judge_key, num_evaluation_draws(target.model, settings.tolerance))
+        return has_arrived(weights, COVERED_KHAT) if method.tolerance is None else is_within(weights, method.tolerance)
+
     def keep(place: Place) -> None:
         if memory is not None:
             memory.keep(place, recorder)
@@ -149,13 +161,12 @@ def train_and_judge(
                 begun = begin(flows, settings.optimizer)
                 spread = _spread(target, devices)
                 place = None if memory is None else memory.restore(begun, recorder)
-                trainee, done, interrupted = train(
-                    begun, spread, loop_key, method, settings.steps, recorder, place, keep
-                )
+                trained = train(begun, spread, loop_key, method, settings.steps, recorder, place, keep, is_enough)
         finally:
             recorder.close()
             if memory is not None:
                 memory.flush()
+        trainee, done, interrupted = trained.trainee, trained.steps, trained.interrupted
         if interrupted:
             _warn_interrupted(done_before + done)
         with use_precision(DIAGNOSTIC_PRECISION):

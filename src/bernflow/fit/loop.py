@@ -1,6 +1,6 @@
 """The training loop: chunks of steps, one look from the host after each, and when to stop."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -61,11 +61,19 @@ COVERING_ESS = 0.3
 
 
 class Trained(NamedTuple):
-    """What training came to: the flows, the number of steps taken, and whether an interruption ended it."""
+    """What training has come to after a cycle, or at an interruption.
+
+    Attributes:
+        trainee: the best flows so far.
+        steps: number of steps taken.
+        interrupted: whether an interruption ended it.
+        is_over: whether a training that ends by itself ends here.
+    """
 
     trainee: Trainee
     steps: int
     interrupted: bool = False
+    is_over: bool = False
 
 
 class Place(NamedTuple):
@@ -134,12 +142,9 @@ def train(
     report: Report,
     place: Place | None = None,
     keep: Callable[[Place], None] = lambda place: None,
+    is_enough: Callable[[Trainee], bool] = lambda trainee: False,
 ) -> Trained:
     """Train for the given number of steps, or until nothing is gained any more.
-
-    The first cycle minimises the reverse KL; as soon as the weights of a restart are even enough it goes on with the
-    forward KL, which carries the fit into the tails. An interruption keeps the best flows so far; before the first
-    chunk is done there are none, and it is raised on.
 
     Args:
         trainee: the flows at the start.
@@ -150,9 +155,36 @@ def train(
         report: hears of every finished chunk.
         place: where an earlier call stood, to go on from there.
         keep: hears, after `report`, where the training stands. A KeyboardInterrupt from it ends the training.
+        is_enough: tells whether flows need no training although none of them is near the posterior: together they may
+            be.
+    """
+    cycles = choose_cycles(trainee, target, method) if steps is None else _divide(steps, method)
+    for trained in go_through(cycles, trainee, target, key, method, steps, report, place, keep, is_enough):
+        if trained.is_over:
+            break
+    return trained
+
+
+def go_through(
+    cycles: tuple[Cycle, ...],
+    trainee: Trainee,
+    target: Target,
+    key: Key[Array, ""],
+    method: Method,
+    steps: int | None = None,
+    report: Report = lambda done, planned, trace: None,
+    place: Place | None = None,
+    keep: Callable[[Place], None] = lambda place: None,
+    is_enough: Callable[[Trainee], bool] = lambda trainee: False,
+) -> Iterator[Trained]:
+    """Go through cycles of training and yield what each has come to, and first of all the start.
+
+    The first cycle minimises the reverse KL; as soon as the weights of a restart are even enough it goes on with the
+    forward KL, which carries the fit into the tails. An interruption keeps the best flows so far; before the first
+    chunk is done there are none, and it is raised on. The arguments are those of `train`; of a given number of steps
+    only what they come to in the end is looked at.
     """
     num_restarts = trainee.num_skipped.shape[0]
-    cycles = _divide(steps, method) if steps is not None else _default_cycles(method, num_restarts, target.dim)
     evaluation_key = nth(key, 2**31 - 1)
     effort, num_draws = effort_for(method.tolerance), num_evaluation_draws(target.model, method.tolerance)
 
@@ -171,9 +203,10 @@ def train(
             # The start is kept where training does not improve on it; a Gaussian posterior is met by it exactly.
             seen = evaluate_finite(trainee, target, evaluation_key, num_draws)
             # All of them: the parts of a mixture come from restarts that are not the best.
-            if is_met(trainee, seen, seen, UNCOVERED_KHAT):
+            met = is_met(trainee, seen, seen, UNCOVERED_KHAT) or is_enough(trainee)
+            if met:
                 report(0, 0, _seen_at_start(seen, method.num_particles))
-                return Trained(trainee, 0)
+            yield Trained(trainee, 0, is_over=met)
             place = place._replace(weights=seen)
     done, after, trainee, weights = place.done, place.after, place.kept, place.weights
     try:
@@ -200,7 +233,8 @@ def train(
                 report(done, planned, Trace(*(leaf[:, : len(chunk)] for leaf in trace)))
                 keep(Place(cycle, number, done, after, trainee, weights))
             if steps is not None and done == steps and weights is None:
-                return Trained(after, done)
+                trainee = after
+                continue
             log_weights = evaluate_finite(after, target, evaluation_key, num_draws)
             step, judged = compare(weights, log_weights), log_weights
             may_end = length >= (LONG_CYCLE if method.tolerance is not None else 0)
@@ -216,16 +250,18 @@ def train(
             # One cycle of covering is due unless the tails are met already.
             khat_allowed = UNCOVERED_KHAT if cycle == 0 else COVERED_KHAT
             in_vain = may_end and not step.worthwhile and (is_close(best_of(judged)) or length >= LONG_CYCLE)
-            if in_vain or is_met(trainee, weights, best_of(judged)[None], khat_allowed):
-                break
+            met = in_vain or is_met(trainee, weights, best_of(judged)[None], khat_allowed)
+            yield Trained(trainee, done, is_over=met)
     except KeyboardInterrupt:
         if done == 0:
             raise
         # In the middle of a cycle the rates are high: what the last one ended with may be the better.
         if weights is None or compare(weights, evaluate_finite(after, target, evaluation_key, num_draws)).better:
             trainee = after
-        return Trained(trainee, done, interrupted=True)
-    return Trained(trainee, done)
+        yield Trained(trainee, done, interrupted=True, is_over=True)
+        return
+    if steps is not None:
+        yield Trained(trainee, done)
 
 
 def _seen_at_start(weights: Float[np.ndarray, "r s"], num_particles: int) -> Trace:
@@ -241,11 +277,11 @@ def _divide(steps: int, method: Method) -> tuple[Cycle, ...]:
     return (Cycle(steps - steps // 2), Cycle(steps // 2))
 
 
-def _default_cycles(method: Method, num_restarts: int, dim: int) -> tuple[Cycle, ...]:
+def choose_cycles(trainee: Trainee, target: Target, method: Method) -> tuple[Cycle, ...]:
     """Choose the cycles of a training that ends by itself."""
     if method.tolerance is not None:
         return SHORT_CYCLES
-    return CYCLES[:NUM_CYCLES_LARGE] if num_restarts > 1 or dim > FULL_RATE_DIM else CYCLES
+    return CYCLES[:NUM_CYCLES_LARGE] if len(trainee.num_skipped) > 1 or target.dim > FULL_RATE_DIM else CYCLES
 
 
 def _chunks(rates: Float[np.ndarray, " num"]) -> list[np.ndarray]:

@@ -74,7 +74,7 @@ def test_padding_is_neither_trained_nor_counted(broken_target):
 def test_train_takes_the_steps_that_it_was_told(broken_target):
     heard = []
     method = Method(OPTIMIZER, 0.01, False, 8, use_score=False)
-    _, done, interrupted = train(
+    _, done, interrupted, _ = train(
         begin(stacked_flow(), OPTIMIZER),
         broken_target,
         jax.random.key(0),

@@ -179,3 +179,16 @@ def test_a_mixture_covers_both_modes_with_their_weights():
     )
     right = post.draws(4000)["x"][:, 0] > 0
     assert right.mean() == pytest.approx(0.3, abs=0.05)
+
+
+def test_a_mixture_of_starts_that_is_the_posterior_is_not_trained():
+    # So near that some draws of each mode lie in the next one: alone, no flow is the posterior.
+    angle = np.arange(4) * np.pi / 2
+    centers = 5.4 * jnp.stack([jnp.cos(angle), jnp.sin(angle)], -1)
+    model = bf.from_log_density(
+        lambda x: jax.nn.logsumexp(-0.5 * jnp.sum((x - centers) ** 2, -1)) - np.log(4 * 2 * np.pi), init=jnp.zeros(2)
+    )
+    post = bf.fit(model, components=4, restarts=4, key=0, progress=False)
+    assert post.settings["steps"] == 0
+    assert abs(post.diagnostics.elbo) < 0.002  # the density integrates to one
+    np.testing.assert_allclose(np.exp(post.distribution.log_weights), 0.25, atol=0.02)
