@@ -18,7 +18,7 @@ from bernflow.fit.stopping import (
     compare,
     has_arrived,
     is_close,
-    is_good,
+    is_confirmed,
     is_within,
     look_closer,
 )
@@ -195,7 +195,7 @@ def go_through(
         if method.tolerance is not None:
             return all(is_within(row, method.tolerance) for row in rows)
         near = all(has_arrived(row, khat_allowed) for row in rows)
-        return near and is_good(trainee, weights, target, evaluation_key)
+        return near and is_confirmed(trainee, weights, target, evaluation_key)
 
     if place is None:
         place = Place(0, 0, 0, trainee, trainee, None)

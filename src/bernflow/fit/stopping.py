@@ -16,8 +16,6 @@ from bernflow.target import Target
 CLOSE_ENOUGH = 5e-4
 # ... provided that the tails are met: clearly so before any covering, usably after it.
 UNCOVERED_KHAT, COVERED_KHAT = 0.3, 0.7
-# Above this k-hat of few draws, as many as for the verdict decide whether the posterior would be called good.
-DOUBTFUL_KHAT = 0.4
 # What is hard to see in any plot.
 A_LITTLE = 2e-3
 # So near that no tail can matter.
@@ -84,11 +82,13 @@ def is_within(weights: Float[np.ndarray, " s"], tolerance: float) -> bool:
     return max(distance(weights), missing) < SAFETY * tolerance and psis(weights)[1] < COVERED_KHAT
 
 
-def is_good(trainee: Trainee, weights: Float[np.ndarray, "r s"], target: Target, key: Key[Array, ""]) -> bool:
-    """Tell whether the best restart would be called good, looking closer only where that is in doubt."""
-    if psis(best_of(weights))[1] < DOUBTFUL_KHAT:
-        return True
-    return judge(look_closer(trainee, weights, target, key)[0]).verdict == "good"
+def is_confirmed(trainee: Trainee, weights: Float[np.ndarray, "r s"], target: Target, key: Key[Array, ""]) -> bool:
+    """Tell whether as many draws as for the verdict call the best restart good, and as near as few draws did.
+
+    What is left in the neck of a funnel shows in few draws only.
+    """
+    closer = look_closer(trainee, weights, target, key)[0]
+    return distance(closer) < CLOSE_ENOUGH and judge(closer).verdict == "good"
 
 
 def look_closer(
