@@ -27,9 +27,11 @@ from bernflow.fit.progress import Recorder
 from bernflow.fit.rays import find_endless
 from bernflow.fit.resume import LoopMemory
 from bernflow.fit.settings import Settings
-from bernflow.fit.start import Gaussian, find_start
+from bernflow.fit.start import Gaussian
+from bernflow.fit.wide_start import finder
 from bernflow.fit.work import effort_for_start
 from bernflow.flows.base import AbstractDistribution, AbstractFlow
+from bernflow.flows.factors import unit_factor
 from bernflow.keys import nth, spawn
 from bernflow.placement import fetched
 from bernflow.posterior import Posterior
@@ -63,7 +65,7 @@ def initial_flows(
         return flows_at(settings, target.dim, starts, chosen, flow_key), starts
     spread, points_key = _spread(target, devices), nth(start_key, 0)
     points = preflight(spread, starting_points(spread, points_key, num))
-    same = Gaussian(points[:1], np.eye(target.dim)[None], np.zeros(1))
+    same = jax.tree.map(lambda leaf: leaf[None], Gaussian(points[0], unit_factor(target.dim), np.zeros(())))
     return flows_at(settings, target.dim, same, np.zeros(settings.restarts, int), flow_key), None
 
 
@@ -87,7 +89,7 @@ def find_starts(
     points_key, path_key = spawn(key, 2)
     check_output(target)
     points = starting_points(spread, points_key, num)
-    found = jax.tree.map(np.asarray, find_start.with_effort(effort)(spread, points, path_key))
+    found = jax.tree.map(np.asarray, finder(target.dim).with_effort(effort)(spread, points, path_key))
     sound = np.flatnonzero(~np.isnan(found.elbo))
     if not sound.size:
         preflight(spread, points)  # which says why
@@ -175,7 +177,7 @@ def train_and_judge(
                 if elsewhere > (missing or 0.0):
                     diagnostics = judge(log_weights, missing_mass=elsewhere, num_failed_steps=skipped)
             thorough = diagnostics.verdict == "poor" and done >= MIN_STEPS_THOROUGH
-            start = None if probes is None else (probes.loc[0], probes.factor[0])
+            start = None if probes is None else probes.at(0)
             endless = find_endless(distribution, spread, draws, log_weights, judge_key, thorough, start)
             if endless is not None:
                 diagnostics = say_improper(diagnostics, *endless)

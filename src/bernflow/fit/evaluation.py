@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, Key
 
 from bernflow.fit.chunk import Trainee, num_stacked
 from bernflow.flows.base import AbstractDistribution, AbstractFlow
+from bernflow.flows.factors import is_dense
 from bernflow.models.base import AbstractModel
 from bernflow.posterior import sampling
 from bernflow.target import Target
@@ -20,6 +21,8 @@ MAX_ROWS_TIMES_DIAGNOSTIC_DRAWS = 10**8
 # To a tolerance both are fewer with many rows. A distance of 0.01 nats is known to a tenth from the least of them.
 HURRIED_ROWS_TIMES_DRAWS = 2 * 10**7
 MIN_EVALUATION_DRAWS, MIN_DIAGNOSTIC_DRAWS = 1000, 2000
+# Coordinates of draws that are kept in very many dimensions, beside those of the first block: 160 MB.
+MAX_DRAWN = 20_000_000
 # A draw outside of the support counts like one of this log weight: fewer of them are better.
 OUTSIDE = -1e6
 MAX_LOG_WEIGHT = 1e100
@@ -65,9 +68,15 @@ def log_weights_of(
 def weigh(
     distribution: AbstractDistribution, target: Target, key: Key[Array, ""], num: int
 ) -> tuple[Float[np.ndarray, "s p"], Float[np.ndarray, " s"]]:
-    """Return fresh draws and their log weights."""
-    x, log_q = sampling.sample(distribution, key, num)
-    return x, sampling.log_density(target.layout, target.model, x) - log_q
+    """Return fresh draws and their log weights; in very many dimensions, of the draws only the first."""
+    block = num if is_dense(distribution.dim) else sampling.block_of(distribution.dim)
+    draws, log_weights = [], []
+    for first, start in enumerate(range(0, num, block)):
+        x, log_q = sampling.sample(distribution, key, min(block, num - start), first)
+        log_weights.append(sampling.log_density(target.layout, target.model, x) - log_q)
+        if x.size * first <= MAX_DRAWN or not first:
+            draws.append(x)
+    return np.concatenate(draws), np.concatenate(log_weights)
 
 
 def evaluate_finite(trainee: Trainee, target: Target, key: Key[Array, ""], num: int) -> Float[np.ndarray, "r s"]:
