@@ -16,7 +16,7 @@ from bernflow.precision import resolve_precision
 # Up to this many dimensions the whole learning rate is used.
 FULL_RATE_DIM = 64
 # Share of the rate where the outer map has no matrix.
-WIDE_RATE = 1.0
+WIDE_RATE = 0.1
 # Units per hidden layer of the conditioner.
 HIDDEN_WIDTH = 32
 

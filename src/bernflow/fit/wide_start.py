@@ -35,9 +35,10 @@ NUM_SIGNS = 8
 NUM_LANCZOS = 64
 # A row of the curvature is longer than its diagonal; where random signs tell less than this share of it, that counts.
 LEAST_SHARE = 0.1
-# Steps uphill the ELBO itself, the draws over which they average, and how many of them may gain less than so many nats.
+# Steps uphill the ELBO itself, the draws over which they average, how many of them may gain less than so many nats,
+# and how much worse a step may seem.
 MAX_SETTLING, NUM_AVERAGED = 40, 8
-MAX_IN_VAIN, SETTLED = 3, 0.003
+MAX_IN_VAIN, SETTLED, SLACK = 5, 0.01, 0.02
 # Lengths of such a step that are tried.
 LENGTHS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 NUM_CONJUGATE = 50
@@ -90,7 +91,8 @@ def find_wide_start(target: Target, points: Float[Array, "k p"], key: Key[Array,
     draw_key, sign_key, lanczos_key, settle_key = jax.random.split(key, 4)
     z = jax.random.normal(draw_key, (num_draws // 2, dim), dtype)
     tools = Tools(
-        jnp.concatenate([z, -z]),
+        # Of unit variance in every dimension: otherwise the scales that suit these few draws best would seem better.
+        jnp.concatenate([z, -z]) * jax.lax.rsqrt(jnp.mean(z**2, 0)),
         _signs(sign_key, dim - BORDER, dtype),
         jax.random.normal(lanczos_key, (NUM_LANCZOS, dim - BORDER), dtype),
     )
@@ -194,11 +196,14 @@ def _settle(target: Target, best: Gaussian, tools: Tools, key: Key[Array, ""], a
             elbo = _elbo(target, longer.loc, longer.factor, tools.z, at_once)
             return _better(new, longer._replace(elbo=elbo)), None
 
-        new, _ = jax.lax.scan(offer, best, jnp.asarray(LENGTHS, z.dtype) / (1.0 + damping))
-        moved = jnp.any(new.loc != best.loc)
-        damping = jnp.where(moved, damping / 4.0, 4.0 * damping + 0.5)
+        # Within the error of so few draws the newer factor is the better one: it has told diagonal and directions apart
+        # once more.
+        reached = best.elbo - SLACK
+        lengths = jnp.asarray(LENGTHS, z.dtype) / (1.0 + damping)
+        new, _ = jax.lax.scan(offer, best._replace(elbo=reached), lengths)
+        damping = jnp.where(jnp.any(new.loc != best.loc), damping / 4.0, 4.0 * damping + 0.5)
         in_vain = jnp.where(new.elbo > best.elbo + SETTLED, 0, in_vain + 1)
-        return step + 1, in_vain, new, damping
+        return step + 1, in_vain, new._replace(elbo=jnp.where(new.elbo > reached, new.elbo, best.elbo)), damping
 
     start = jnp.asarray(0), jnp.asarray(0), best, jnp.zeros((), best.loc.dtype)
     return jax.lax.while_loop(unfinished, step, start)[2]

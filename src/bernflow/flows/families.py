@@ -105,10 +105,12 @@ def _check_matrix(dim: int) -> None:
 
 
 def _bernstein(key, spec, loc, factor, *, full_rank: bool = True, **structure: bool):
-    outer = _correlated(loc, factor) if full_rank else _mean_field(loc, factor)
     if spec.dim > MAX_DIM_FULL and not structure:
+        outer = _correlated(loc, factor) if full_rank else _mean_field(loc, factor)
         return WideBernsteinFlow(key, outer, order=spec.order, width=spec.width, noise=spec.noise, context=MAX_CONTEXT)
-    return BernsteinFlow(key, outer, order=spec.order, width=spec.width, noise=spec.noise, **structure)
+    # Every dimension on all before it: its score needs an outer map that is triangular, too.
+    inner = TriangularAffine(loc, as_factor(factor).matrix()) if full_rank else _mean_field(loc, factor)
+    return BernsteinFlow(key, inner, order=spec.order, width=spec.width, noise=spec.noise, **structure)
 
 
 def _rival(name: str) -> Family:
@@ -224,7 +226,9 @@ def build(recipe: dict[str, Any]) -> AbstractDistribution:
         ):
             sizes = {"order": order, "width": width, "noise": noise, "context": context}
             return WideBernsteinFlow(key, _skeleton(recipe), **sizes)
-        case {"kind": "bernstein", "order": order, "noise": noise, "width": width, "skip": skip} if noise in NOISES:
+        case {"kind": "bernstein", "order": order, "noise": noise, "width": width, "skip": skip} if (
+            noise in NOISES and recipe["outer"] != "low-rank"
+        ):
             flow = {"order": order, "noise": noise, "width": width, "skip": skip, "conditional": width > 0}
             return BernsteinFlow(key, _skeleton(recipe), bounded=recipe.get("bounded", False), **flow)
     raise FileFormatError(f"The file describes a distribution that this version does not know: {recipe!r}.")

@@ -27,7 +27,7 @@ from bernflow.target import AbstractLayout
 
 BLOCK = 1000
 # In very many dimensions a block has as many points as have so many coordinates together, and no fewer than these.
-WIDE_NUMBERS, MIN_BLOCK = 2_000_000, 8
+WIDE_NUMBERS, MIN_BLOCK = 500_000, 8
 # With more rows of data than this, a CPU evaluates densities in smaller blocks: filling up a large one would take long.
 MANY_ROWS = 4096
 SMALL_BLOCK = 48
