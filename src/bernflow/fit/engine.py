@@ -167,7 +167,9 @@ def train_and_judge(
             distribution = fetched(distribution)
             skipped = int(np.asarray(trainee.num_skipped)[best])
             # In a hurry few draws are enough for a fit that they call good.
-            for num in sorted({num_diagnostic_draws(spread.model, hurry) for hurry in (settings.tolerance, None)}):
+            for num in sorted(
+                {num_diagnostic_draws(spread.model, hurry, spread.dim) for hurry in (settings.tolerance, None)}
+            ):
                 draws, log_weights = weigh(distribution, spread, judge_key, num)
                 diagnostics = judge(log_weights, missing_mass=missing, num_failed_steps=skipped)
                 if diagnostics.verdict == "good":

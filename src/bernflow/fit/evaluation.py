@@ -21,6 +21,8 @@ MAX_ROWS_TIMES_DIAGNOSTIC_DRAWS = 10**8
 # To a tolerance both are fewer with many rows. A distance of 0.01 nats is known to a tenth from the least of them.
 HURRIED_ROWS_TIMES_DRAWS = 2 * 10**7
 MIN_EVALUATION_DRAWS, MIN_DIAGNOSTIC_DRAWS = 1000, 2000
+# In very many dimensions the latter are as many as have so many coordinates together, the former a fifth of that.
+WIDE_NUMBERS = 20_000_000
 # Coordinates of draws that are kept in very many dimensions, beside those of the first block: 160 MB.
 MAX_DRAWN = 20_000_000
 # A draw outside of the support counts like one of this log weight: fewer of them are better.
@@ -41,21 +43,27 @@ def evaluate(flows: AbstractFlow, target: Target, key: Key[Array, ""], num: int)
     return np.stack([log_weights_of(pick(flows, i), target, key, num) for i in range(num_stacked(flows))])
 
 
-def num_evaluation_draws(model: AbstractModel, tolerance: float | None = None) -> int:
+def num_evaluation_draws(model: AbstractModel, tolerance: float | None = None, dim: int = 1) -> int:
     """Return how many draws are behind a decision to stop, at a tolerance or where nothing is gained any more."""
+    most = NUM_EVALUATION_DRAWS
+    if not is_dense(dim):
+        most = min(most, max(MIN_EVALUATION_DRAWS, WIDE_NUMBERS // (5 * dim)))
     if tolerance is None:
-        return NUM_EVALUATION_DRAWS
+        return most
     affordable = HURRIED_ROWS_TIMES_DRAWS // sampling.num_rows(model)
-    return min(NUM_EVALUATION_DRAWS, max(MIN_EVALUATION_DRAWS, affordable))
+    return min(most, max(MIN_EVALUATION_DRAWS, affordable))
 
 
-def num_diagnostic_draws(model: AbstractModel, tolerance: float | None = None) -> int:
+def num_diagnostic_draws(model: AbstractModel, tolerance: float | None = None, dim: int = 1) -> int:
     """Return how many draws are behind the verdict."""
-    rows, least = sampling.num_rows(model), NUM_EVALUATION_DRAWS
+    rows, least, most = sampling.num_rows(model), NUM_EVALUATION_DRAWS, NUM_DIAGNOSTIC_DRAWS
+    if not is_dense(dim):
+        least = MIN_DIAGNOSTIC_DRAWS
+        most = min(most, max(least, WIDE_NUMBERS // dim))
     affordable = MAX_ROWS_TIMES_DIAGNOSTIC_DRAWS // rows
     if tolerance is not None and rows > sampling.MANY_ROWS:
         affordable, least = HURRIED_ROWS_TIMES_DRAWS // rows, MIN_DIAGNOSTIC_DRAWS
-    return min(NUM_DIAGNOSTIC_DRAWS, max(least, affordable))
+    return min(most, max(least, affordable))
 
 
 def log_weights_of(

@@ -171,7 +171,7 @@ def fit_jointly(
                 diagnostics = say_part(judge(part.log_weights, num_failed_steps=skipped), part, batches)
             else:
                 spread = Target(model if devices is None else devices.spread(model))
-                draws, log_weights = weigh(flow, spread, final_key, num_diagnostic_draws(spread.model))
+                draws, log_weights = weigh(flow, spread, final_key, num_diagnostic_draws(spread.model, dim=spread.dim))
                 diagnostics = judge(log_weights, num_failed_steps=skipped)
                 endless = find_endless(flow, spread, draws, log_weights, final_key)
                 if endless is not None:

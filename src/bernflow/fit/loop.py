@@ -154,7 +154,7 @@ def train(
     num_restarts = trainee.num_skipped.shape[0]
     cycles = _divide(steps, method) if steps is not None else _default_cycles(method, num_restarts, target.dim)
     evaluation_key = nth(key, 2**31 - 1)
-    effort, num_draws = effort_for(method.tolerance), num_evaluation_draws(target.model, method.tolerance)
+    effort, num_draws = effort_for(method.tolerance), num_evaluation_draws(target.model, method.tolerance, target.dim)
 
     def is_met(
         trainee: Trainee, weights: Float[np.ndarray, "r s"], rows: Float[np.ndarray, "n s"], khat_allowed: float

@@ -17,7 +17,7 @@ from bernflow.fit.engine import find_starts
 from bernflow.fit.modes import distinct_places
 from bernflow.fit.settings import FULL_RATE_DIM, resolve_settings
 from bernflow.fit.start import find_start
-from bernflow.fit.wide_start import finder, find_wide_start
+from bernflow.fit.wide_start import find_wide_start, finder
 from bernflow.fit.work import equations
 from bernflow.flows import factors
 from bernflow.keys import as_key
