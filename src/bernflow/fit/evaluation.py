@@ -22,7 +22,7 @@ MAX_ROWS_TIMES_DIAGNOSTIC_DRAWS = 10**8
 HURRIED_ROWS_TIMES_DRAWS = 2 * 10**7
 MIN_EVALUATION_DRAWS, MIN_DIAGNOSTIC_DRAWS = 1000, 2000
 # In very many dimensions the latter are as many as have so many coordinates together, the former a fifth of that.
-WIDE_NUMBERS = 20_000_000
+WIDE_NUMBERS = 10_000_000
 # Coordinates of draws that are kept in very many dimensions, beside those of the first block: 160 MB.
 MAX_DRAWN = 20_000_000
 # A draw outside of the support counts like one of this log weight: fewer of them are better.

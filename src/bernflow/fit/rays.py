@@ -35,7 +35,7 @@ NUM_NOISE = 4
 # In more dimensions so many of the axes, evenly spread, are looked at.
 MAX_AXES = 300
 # In very many dimensions as many as have so many coordinates together, and no fewer than these.
-MAX_NUMBERS, MIN_AXES = 600_000, 8
+MAX_NUMBERS, MIN_AXES = 150_000, 8
 # There, so many draws tell where the fit is; in others ten for each dimension must be there.
 MIN_CORE_WIDE = 200
 # Draws that tell where the fit is and how wide: medians of all of them would take as long as all rays.

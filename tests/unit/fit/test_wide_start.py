@@ -189,7 +189,7 @@ def test_the_rate_does_not_fall_with_very_many_dimensions():
 
 def test_a_fit_is_judged_saved_and_loaded(few, tmp_path):
     model, log_integral = low_rank_gaussian(150, rank=2)
-    post = bf.fit(model, steps=20, num_particles=4, progress=False)
+    post = bf.fit(model, progress=False)
     assert post.diagnostics.verdict == "good"
     assert post.diagnostics.log_evidence == pytest.approx(log_integral, abs=0.05)
     post.save(tmp_path / "post.bernflow")
@@ -198,7 +198,14 @@ def test_a_fit_is_judged_saved_and_loaded(few, tmp_path):
         np.testing.assert_array_equal(loaded.draws(5, key=0)[name], values)
 
 
-def test_five_thousand_dimensions():
+def test_five_thousand_dimensions_are_met():
+    model, log_integral = low_rank_gaussian(5000)
+    weights = log_weights(find_starts(Target(model), 2, as_key(0)).at(0), Target(model), num=200)
+    np.testing.assert_allclose(weights, log_integral, atol=0.01)
+
+
+@pytest.mark.slow
+def test_five_thousand_dimensions_are_fitted():
     model, log_integral = low_rank_gaussian(5000)
     post = bf.fit(model, progress=False)
     # The start is the posterior: no step is taken.
