@@ -17,7 +17,7 @@ from scipy import stats
 from scipy.integrate import trapezoid
 
 from bernflow.flows import FAMILIES
-from bernflow.flows.affine import DiagonalAffine, TriangularAffine
+from bernflow.flows.affine import DiagonalAffine, LowRankAffine, TriangularAffine
 from bernflow.flows.autoregressive import FIRST_INCREMENT, BernsteinFlow
 from bernflow.flows.base import AbstractFlow, AbstractScoredFlow
 from bernflow.flows.bernstein import (
@@ -32,6 +32,7 @@ from bernflow.flows.bernstein import (
     log_slope_by_t,
 )
 from bernflow.flows.external import named_flow
+from bernflow.flows.factors import LowRankFactor
 from bernflow.flows.families import Spec, build
 from bernflow.flows.mixture import Mixture
 from bernflow.flows.noise import NOISES
@@ -108,6 +109,27 @@ def wide(dim, context, noise="normal"):
     return make
 
 
+def low_rank_factor(dim, border, rank):
+    """A factor whose leading dimensions are correlated with all others."""
+    rng = np.random.default_rng(dim)
+    basis, _ = np.linalg.qr(rng.normal(size=(dim - border, rank)))
+    coupling, scale = 0.3 * rng.normal(size=(dim - border, border)), 0.5 + rng.uniform(size=dim - border)
+    parts = start(border)[1], coupling, scale, basis, rng.uniform(-0.5, 2.0, size=rank)
+    return LowRankFactor(*map(jnp.asarray, parts))
+
+
+def very_wide(dim, context, border, rank):
+    """The Bernstein flow for very many dimensions, with few of them."""
+
+    def make(seed):
+        outer = LowRankAffine(start(dim)[0], low_rank_factor(dim, border, rank))
+        return perturbed(
+            WideBernsteinFlow(jax.random.key(seed), outer, order=ORDER, width=WIDTH, context=context), seed
+        )
+
+    return make
+
+
 def mixture(dim):
     def make(seed):
         parts = (family("bernstein", dim)(seed), family("gaussian-fullrank", dim)(seed + 1))
@@ -141,6 +163,8 @@ CASES = {
     "bernstein-wide-2": Case("bernstein", 2, wide(2, 1)),
     "bernstein-wide-5": Case("bernstein", 5, wide(5, 2), 5.0),
     "bernstein-wide-logistic-5": Case("bernstein", 5, wide(5, 3, noise="logistic"), 8.0),
+    "bernstein-very-wide-2": Case("bernstein", 2, very_wide(2, 1, 1, 1)),
+    "bernstein-very-wide-6": Case("bernstein", 6, very_wide(6, 2, 2, 2), 5.0, triangular=False),
     "bernstein-meanfield-2": Case("bernstein-meanfield", 2, family("bernstein-meanfield", 2)),
     "paper-f1-1": Case("bernstein-paper", 1, family("bernstein-paper", 1), 6.0),
     "paper-f1-2": Case("bernstein-paper", 2, family("bernstein-paper", 2), 6.0),

@@ -14,8 +14,9 @@ from bernflow.calibrate.simulators import AbstractSimulator
 from bernflow.fit.chunk import Trainee, begin, draw_noise, run_chunk
 from bernflow.fit.engine import num_starts
 from bernflow.fit.settings import Settings
-from bernflow.fit.start import find_start
+from bernflow.fit.wide_start import finder
 from bernflow.flows.base import AbstractFlow
+from bernflow.flows.factors import unit_factor
 from bernflow.keys import portable, quick
 from bernflow.models.base import Theta
 from bernflow.preflight import RADIUS, draw_starts
@@ -68,10 +69,9 @@ def begin_block(
         if initial is not None:
             points = points.at[0].set(target.layout.unconstrain(initial)[0])
         if settings.family.use_start:
-            start = find_start(target, points, path_key)
-            loc, factor = start.loc[0], start.factor[0]
+            loc, factor, _ = finder(target.dim)(target, points, path_key).at(0)
         else:
-            loc, factor = points[0], jnp.eye(target.dim)
+            loc, factor = points[0], unit_factor(target.dim, jnp)
         return settings.family.build(flow_key, settings.spec(target.dim), loc, factor)
 
     return begin(eqx.filter_vmap(one)(data, start_keys), settings.optimizer)

@@ -9,7 +9,7 @@ from bernflow.background import Effort
 from bernflow.fit.building import prepare_flows, zero_flows
 from bernflow.fit.chunk import prepare_chunk
 from bernflow.fit.settings import Settings
-from bernflow.fit.start import find_start
+from bernflow.fit.wide_start import finder
 from bernflow.keys import as_key
 from bernflow.posterior import sampling
 from bernflow.target import Target
@@ -35,7 +35,7 @@ def compile_ahead(target: Target, settings: Settings, num_starts: int, start_eff
             use_score=settings.trains_by_score(flows),
             tolerance=settings.tolerance,
         )
-    find_start.with_effort(start_effort).prepare(target, np.zeros((num_starts, target.dim)), as_key(0))
+    finder(target.dim).with_effort(start_effort).prepare(target, np.zeros((num_starts, target.dim)), as_key(0))
     if flows is not None:
         prepare_flows(settings, target.dim)
         flow = jax.tree.map(lambda leaf: leaf[0] if eqx.is_array(leaf) else leaf, flows)

@@ -13,6 +13,7 @@ from bernflow.background import BackgroundJit, Effort, zeros_of
 from bernflow.fit.settings import Settings
 from bernflow.fit.start import Gaussian
 from bernflow.flows.base import AbstractFlow
+from bernflow.flows.factors import unit_factor
 from bernflow.flows.families import Spec
 from bernflow.keys import as_key, grid, quick
 from bernflow.placement import fetched
@@ -23,7 +24,7 @@ def flows_at(
 ) -> AbstractFlow:
     """Return stacked flows, each at a chosen start."""
     build, spec, shape = settings.family.build, settings.spec(dim), (len(chosen),)
-    loc, factor = starts.loc[chosen], starts.factor[chosen]
+    loc, factor, _ = starts.at(chosen)
     if settings.family.compiled:
         return fetched(_build(build, spec, grid(quick(key), shape), loc, factor))
     return fetched(_build_one_by_one(build, spec, grid(key, shape), loc, factor))
@@ -41,8 +42,8 @@ def zero_flows(settings: Settings, dim: int) -> AbstractFlow:
 
 def _zero_arguments(settings: Settings, dim: int) -> tuple[Any, ...]:
     keys = grid(quick(as_key(0)), (settings.restarts,))
-    start = np.zeros((settings.restarts, dim)), np.zeros((settings.restarts, dim, dim))
-    return (settings.family.build, settings.spec(dim), keys, *start)
+    factor = jax.tree.map(lambda leaf: np.zeros((settings.restarts, *leaf.shape)), unit_factor(dim))
+    return settings.family.build, settings.spec(dim), keys, np.zeros((settings.restarts, dim)), factor
 
 
 def _stacked(
@@ -50,7 +51,7 @@ def _stacked(
     spec: Spec,
     keys: Key[Array, " r"],
     loc: Float[Array, "r p"],
-    factor: Float[Array, "r p p"],
+    factor: Any,
 ) -> AbstractFlow:
     return eqx.filter_vmap(lambda key, loc, factor: build(key, spec, loc, factor))(keys, loc, factor)
 
@@ -59,5 +60,6 @@ _build = BackgroundJit(_stacked, Effort.LEAST)
 
 
 def _build_one_by_one(build, spec, keys, loc, factor):
-    flows = [build(key, spec, *start) for key, *start in zip(keys, loc, factor, strict=True)]
+    factors = [jax.tree.map(lambda leaf, i=i: leaf[i], factor) for i in range(len(loc))]
+    flows = [build(key, spec, *start) for key, *start in zip(keys, loc, factors, strict=True)]
     return jax.tree.map(lambda first, *others: jnp.stack([first, *others]) if eqx.is_array(first) else first, *flows)

@@ -27,10 +27,12 @@ from bernflow.fit.progress import Recorder
 from bernflow.fit.rays import find_endless
 from bernflow.fit.resume import LoopMemory
 from bernflow.fit.settings import Settings
-from bernflow.fit.start import Gaussian, find_start
+from bernflow.fit.start import Gaussian
 from bernflow.fit.stopping import COVERED_KHAT, has_arrived, is_within
+from bernflow.fit.wide_start import finder
 from bernflow.fit.work import effort_for_start
 from bernflow.flows.base import AbstractDistribution, AbstractFlow
+from bernflow.flows.factors import unit_factor
 from bernflow.keys import nth, spawn
 from bernflow.placement import fetched
 from bernflow.posterior import Posterior
@@ -64,7 +66,7 @@ def initial_flows(
         return flows_at(settings, target.dim, starts, chosen, flow_key), starts
     spread, points_key = _spread(target, devices), nth(start_key, 0)
     points = preflight(spread, starting_points(spread, points_key, num))
-    same = Gaussian(points[:1], np.eye(target.dim)[None], np.zeros(1))
+    same = jax.tree.map(lambda leaf: leaf[None], Gaussian(points[0], unit_factor(target.dim), np.zeros(())))
     return flows_at(settings, target.dim, same, np.zeros(settings.restarts, int), flow_key), None
 
 
@@ -88,7 +90,7 @@ def find_starts(
     points_key, path_key = spawn(key, 2)
     check_output(target)
     points = starting_points(spread, points_key, num)
-    found = jax.tree.map(np.asarray, find_start.with_effort(effort)(spread, points, path_key))
+    found = jax.tree.map(np.asarray, finder(target.dim).with_effort(effort)(spread, points, path_key))
     sound = np.flatnonzero(~np.isnan(found.elbo))
     if not sound.size:
         preflight(spread, points)  # which says why
@@ -147,7 +149,8 @@ def train_and_judge(
             flows = cast(fetched(begun.flow), DIAGNOSTIC_PRECISION)
             spread = _spread(target, devices)
             _, mixture, _ = _choose(flows, spread, choice_key, settings.components or 1)
-            weights = log_weights_of(mixture, spread, judge_key, num_evaluation_draws(target.model, settings.tolerance))
+            num = num_evaluation_draws(target.model, settings.tolerance, target.dim)
+            weights = log_weights_of(mixture, spread, judge_key, num)
         return has_arrived(weights, COVERED_KHAT) if method.tolerance is None else is_within(weights, method.tolerance)
 
     def keep(place: Place) -> None:
@@ -176,7 +179,9 @@ def train_and_judge(
             distribution = fetched(distribution)
             skipped = int(np.asarray(trainee.num_skipped)[best])
             # In a hurry few draws are enough for a fit that they call good.
-            for num in sorted({num_diagnostic_draws(spread.model, hurry) for hurry in (settings.tolerance, None)}):
+            for num in sorted(
+                {num_diagnostic_draws(spread.model, hurry, spread.dim) for hurry in (settings.tolerance, None)}
+            ):
                 draws, log_weights = weigh(distribution, spread, judge_key, num)
                 diagnostics = judge(log_weights, missing_mass=missing, num_failed_steps=skipped)
                 if diagnostics.verdict == "good":
@@ -186,7 +191,7 @@ def train_and_judge(
                 if elsewhere > (missing or 0.0):
                     diagnostics = judge(log_weights, missing_mass=elsewhere, num_failed_steps=skipped)
             thorough = diagnostics.verdict == "poor" and done >= MIN_STEPS_THOROUGH
-            start = None if probes is None else (probes.loc[0], probes.factor[0])
+            start = None if probes is None else probes.at(0)
             endless = find_endless(distribution, spread, draws, log_weights, judge_key, thorough, start)
             if endless is not None:
                 diagnostics = say_improper(diagnostics, *endless)

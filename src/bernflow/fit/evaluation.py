@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, Key
 
 from bernflow.fit.chunk import Trainee, num_stacked
 from bernflow.flows.base import AbstractDistribution, AbstractFlow
+from bernflow.flows.factors import is_dense
 from bernflow.models.base import AbstractModel
 from bernflow.posterior import sampling
 from bernflow.target import Target
@@ -20,6 +21,10 @@ MAX_ROWS_TIMES_DIAGNOSTIC_DRAWS = 10**8
 # To a tolerance both are fewer with many rows. A distance of 0.01 nats is known to a tenth from the least of them.
 HURRIED_ROWS_TIMES_DRAWS = 2 * 10**7
 MIN_EVALUATION_DRAWS, MIN_DIAGNOSTIC_DRAWS = 1000, 2000
+# In very many dimensions the latter are as many as have so many coordinates together, the former a fifth of that.
+WIDE_NUMBERS = 10_000_000
+# Coordinates of draws that are kept in very many dimensions, beside those of the first block: 160 MB.
+MAX_DRAWN = 20_000_000
 # A draw outside of the support counts like one of this log weight: fewer of them are better.
 OUTSIDE = -1e6
 MAX_LOG_WEIGHT = 1e100
@@ -38,21 +43,27 @@ def evaluate(flows: AbstractFlow, target: Target, key: Key[Array, ""], num: int)
     return np.stack([log_weights_of(pick(flows, i), target, key, num) for i in range(num_stacked(flows))])
 
 
-def num_evaluation_draws(model: AbstractModel, tolerance: float | None = None) -> int:
+def num_evaluation_draws(model: AbstractModel, tolerance: float | None = None, dim: int = 1) -> int:
     """Return how many draws are behind a decision to stop, at a tolerance or where nothing is gained any more."""
+    most = NUM_EVALUATION_DRAWS
+    if not is_dense(dim):
+        most = min(most, max(MIN_EVALUATION_DRAWS, WIDE_NUMBERS // (5 * dim)))
     if tolerance is None:
-        return NUM_EVALUATION_DRAWS
+        return most
     affordable = HURRIED_ROWS_TIMES_DRAWS // sampling.num_rows(model)
-    return min(NUM_EVALUATION_DRAWS, max(MIN_EVALUATION_DRAWS, affordable))
+    return min(most, max(MIN_EVALUATION_DRAWS, affordable))
 
 
-def num_diagnostic_draws(model: AbstractModel, tolerance: float | None = None) -> int:
+def num_diagnostic_draws(model: AbstractModel, tolerance: float | None = None, dim: int = 1) -> int:
     """Return how many draws are behind the verdict."""
-    rows, least = sampling.num_rows(model), NUM_EVALUATION_DRAWS
+    rows, least, most = sampling.num_rows(model), NUM_EVALUATION_DRAWS, NUM_DIAGNOSTIC_DRAWS
+    if not is_dense(dim):
+        least = MIN_DIAGNOSTIC_DRAWS
+        most = min(most, max(least, WIDE_NUMBERS // dim))
     affordable = MAX_ROWS_TIMES_DIAGNOSTIC_DRAWS // rows
     if tolerance is not None and rows > sampling.MANY_ROWS:
         affordable, least = HURRIED_ROWS_TIMES_DRAWS // rows, MIN_DIAGNOSTIC_DRAWS
-    return min(NUM_DIAGNOSTIC_DRAWS, max(least, affordable))
+    return min(most, max(least, affordable))
 
 
 def log_weights_of(
@@ -65,9 +76,15 @@ def log_weights_of(
 def weigh(
     distribution: AbstractDistribution, target: Target, key: Key[Array, ""], num: int
 ) -> tuple[Float[np.ndarray, "s p"], Float[np.ndarray, " s"]]:
-    """Return fresh draws and their log weights."""
-    x, log_q = sampling.sample(distribution, key, num)
-    return x, sampling.log_density(target.layout, target.model, x) - log_q
+    """Return fresh draws and their log weights; in very many dimensions, of the draws only the first."""
+    block = num if is_dense(distribution.dim) else sampling.block_of(distribution.dim)
+    draws, log_weights = [], []
+    for first, start in enumerate(range(0, num, block)):
+        x, log_q = sampling.sample(distribution, key, min(block, num - start), first)
+        log_weights.append(sampling.log_density(target.layout, target.model, x) - log_q)
+        if x.size * first <= MAX_DRAWN or not first:
+            draws.append(x)
+    return np.concatenate(draws), np.concatenate(log_weights)
 
 
 def evaluate_finite(trainee: Trainee, target: Target, key: Key[Array, ""], num: int) -> Float[np.ndarray, "r s"]:

@@ -29,7 +29,9 @@ from bernflow.fit.progress import Recorder
 from bernflow.fit.rays import find_endless
 from bernflow.fit.resume import Resumption
 from bernflow.fit.settings import Settings
-from bernflow.fit.start import Gaussian, find_start
+from bernflow.fit.start import Gaussian
+from bernflow.fit.wide_start import finder
+from bernflow.flows.factors import unit_factor
 from bernflow.keys import generator, spawn
 from bernflow.models import Model
 from bernflow.models.base import AbstractJointModel
@@ -169,7 +171,7 @@ def fit_jointly(
                 diagnostics = say_part(judge(part.log_weights, num_failed_steps=skipped), part, batches)
             else:
                 spread = Target(model if devices is None else devices.spread(model))
-                draws, log_weights = weigh(flow, spread, final_key, num_diagnostic_draws(spread.model))
+                draws, log_weights = weigh(flow, spread, final_key, num_diagnostic_draws(spread.model, dim=spread.dim))
                 diagnostics = judge(log_weights, num_failed_steps=skipped)
                 endless = find_endless(flow, spread, draws, log_weights, final_key)
                 if endless is not None:
@@ -264,9 +266,8 @@ def _initial_gaussian(
     points_key, path_key, flow_key = spawn(key, 3)
     points = starting_points(target, points_key, num_starts(target.dim))
     if not settings.family.use_start:
-        return Gaussian(points[0], jnp.eye(target.dim), jnp.zeros(())), flow_key
-    gaussians = find_start(density, points, path_key)  # type: ignore[arg-type]
-    return jax.tree.map(lambda leaf: leaf[0], gaussians), flow_key
+        return Gaussian(points[0], unit_factor(target.dim, jnp), jnp.zeros(())), flow_key
+    return finder(target.dim)(density, points, path_key).at(0), flow_key
 
 
 def _is_anchored(model: AbstractJointModel, batches: Batches) -> bool:

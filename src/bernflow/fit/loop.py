@@ -22,6 +22,7 @@ from bernflow.fit.stopping import (
     is_within,
     look_closer,
 )
+from bernflow.flows.factors import is_dense
 from bernflow.keys import nth
 from bernflow.target import Target
 
@@ -52,6 +53,8 @@ CYCLES = (
 )
 # In many dimensions, and of several flows at once, steps take longer: there are fewer.
 NUM_CYCLES_LARGE = 9
+# Above the number of dimensions whose factors are matrices, steps take a tenth of a second and more.
+NUM_CYCLES_WIDE = 4
 # Where there is more to gain, only a cycle of such a length that was in vain is the last one.
 LONG_CYCLE = 2000
 # To a tolerance: looked at often, because it may be met early.
@@ -186,7 +189,7 @@ def go_through(
     """
     num_restarts = trainee.num_skipped.shape[0]
     evaluation_key = nth(key, 2**31 - 1)
-    effort, num_draws = effort_for(method.tolerance), num_evaluation_draws(target.model, method.tolerance)
+    effort, num_draws = effort_for(method.tolerance), num_evaluation_draws(target.model, method.tolerance, target.dim)
 
     def is_met(
         trainee: Trainee, weights: Float[np.ndarray, "r s"], rows: Float[np.ndarray, "n s"], khat_allowed: float
@@ -281,6 +284,8 @@ def choose_cycles(trainee: Trainee, target: Target, method: Method) -> tuple[Cyc
     """Choose the cycles of a training that ends by itself."""
     if method.tolerance is not None:
         return SHORT_CYCLES
+    if not is_dense(target.dim):
+        return CYCLES[:NUM_CYCLES_WIDE]
     return CYCLES[:NUM_CYCLES_LARGE] if len(trainee.num_skipped) > 1 or target.dim > FULL_RATE_DIM else CYCLES
 
 

@@ -10,7 +10,7 @@ is. How large it is follows from the spread between pieces of the part, and the 
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -22,6 +22,7 @@ from bernflow.diagnostics.verdict import Diagnostics
 from bernflow.fit.batches import Batches
 from bernflow.fit.joint import Anchor, BatchDensity, find_anchor
 from bernflow.flows.base import AbstractDistribution
+from bernflow.flows.factors import as_factor
 from bernflow.placement import replicated
 from bernflow.posterior import sampling
 
@@ -54,14 +55,14 @@ class Judged(NamedTuple):
     offset: float
 
 
-def find_mode(density: BatchDensity, batches: Batches, x: Float[Array, " p"], factor: Float[Array, "p p"]) -> Anchor:
-    """Return the anchor at the mode of all rows, by Newton steps with the covariance factor factor^T of some rows."""
-    best = find_anchor(density, batches, x, PASS_ROWS)
+def find_mode(density: BatchDensity, batches: Batches, x: Float[Array, " p"], factor: Any) -> Anchor:
+    """Return the anchor at the mode of all rows, by Newton steps with the covariance of some rows, given its factor."""
+    best, factor = find_anchor(density, batches, x, PASS_ROWS), as_factor(factor)
     for _ in range(MAX_NEWTON_STEPS):
-        slope = factor.T @ best.gradient
+        slope = factor.transposed(best.gradient)
         if not 0.5 * jnp.sum(slope**2) > ARRIVED:
             break
-        trial = find_anchor(density, batches, best.x + factor @ slope, PASS_ROWS)
+        trial = find_anchor(density, batches, best.x + factor.color(slope), PASS_ROWS)
         if not trial.value > best.value:
             break
         best = trial

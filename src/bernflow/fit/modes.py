@@ -55,10 +55,10 @@ def distinct_starts(candidates: Gaussian, num: int) -> list[int]:
 
 def distinct_places(candidates: Gaussian) -> list[int]:
     """Return the Gaussians that are not near one of higher ELBO, the highest first."""
-    loc, factor = np.asarray(candidates.loc), np.asarray(candidates.factor)
+    each = [jax.tree.map(np.asarray, candidates.at(i)) for i in range(len(candidates.loc))]
     chosen: list[int] = []
-    for i in range(len(loc)):
-        if not any(_close(loc[i] - loc[j], factor[i]) and _close(loc[i] - loc[j], factor[j]) for j in chosen):
+    for i, new in enumerate(each):
+        if not any(_close(new, each[j].loc) and _close(each[j], new.loc) for j in chosen):
             chosen.append(i)
     return chosen
 
@@ -68,9 +68,9 @@ def radius(dim: int) -> float:
     return dim + 4.0 * np.sqrt(2.0 * dim)
 
 
-def _close(difference: np.ndarray, factor: np.ndarray) -> bool:
-    """Tell whether a difference is within what a Gaussian of this scale would show."""
-    return bool(np.sum(np.linalg.solve(factor, difference) ** 2) < radius(len(difference)))
+def _close(gaussian: Gaussian, point: np.ndarray) -> bool:
+    """Tell whether a point is as near to a Gaussian as its draws are."""
+    return bool(np.sum(gaussian.whiten(point) ** 2) < radius(len(point)))
 
 
 @eqx.filter_jit

@@ -5,17 +5,21 @@ there is a mode near them, and the Gaussian that each has found is a probe: impo
 lies in its ellipsoid, and counting tells how many draws of the fit lie there. That needs no inverse of the flow.
 """
 
+import jax
 import numpy as np
 from jaxtyping import Array, Float, Key
 
 from bernflow.fit.modes import distinct_places, radius
 from bernflow.fit.start import Gaussian
 from bernflow.flows.base import LOG_2PI
+from bernflow.flows.factors import is_dense
 from bernflow.keys import generator, nth
 from bernflow.posterior import sampling
 from bernflow.target import Target
 
 NUM_DRAWS = 1000
+# In very many dimensions as many as have so many coordinates together, and no fewer than these.
+MAX_NUMBERS, MIN_DRAWS = 2_000_000, 100
 # Probes that promise less than exp(-10) of the mass found so far are not looked at.
 SMALLEST_PROMISE = -10.0
 # A place is missed if the fit holds less than this share of the mass that it should.
@@ -38,25 +42,23 @@ def mass_elsewhere(
     for count, i in enumerate(distinct_places(probes)):
         if not float(probes.elbo[i]) > log_evidence + SMALLEST_PROMISE:
             continue
-        loc, factor = np.asarray(probes.loc[i], np.float64), np.asarray(probes.factor[i], np.float64)
-        held = float(np.mean(_squared_norm(draws, loc, factor) < radius(len(loc))))
+        probe = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), probes.at(i))
+        held = float(np.mean(np.sum(probe.whiten(draws) ** 2, -1) < radius(len(probe.loc))))
         if held >= COVERED:  # whatever the share of the mass: it is at most 1
             continue
-        log_mass = _log_mass_inside(target, loc, factor, nth(key, count))
+        log_mass = _log_mass_inside(target, probe, nth(key, count))
         if held < COVERED * np.exp(log_mass - np.logaddexp(log_evidence, log_mass)):
             missed.append(log_mass)
     total = np.logaddexp.reduce([log_evidence, *missed])
     return float(np.clip(np.sum(np.exp(np.array(missed) - total)), 0.0, 1.0))
 
 
-def _log_mass_inside(target: Target, loc: np.ndarray, factor: np.ndarray, key: Key[Array, ""]) -> float:
+def _log_mass_inside(target: Target, probe: Gaussian, key: Key[Array, ""]) -> float:
     """Estimate the log of the unnormalised posterior mass in the ellipsoid of a Gaussian by its draws."""
-    z = generator(key).standard_normal((NUM_DRAWS, len(loc)))
-    log_g = -0.5 * np.sum(z**2 + LOG_2PI, -1) - np.linalg.slogdet(factor)[1]
-    log_p = sampling.log_density(target.layout, target.model, loc + z @ factor.T)
-    inside = (np.sum(z**2, -1) < radius(len(loc))) & np.isfinite(log_p)
-    return float(np.logaddexp.reduce((log_p - log_g)[inside], initial=-np.inf) - np.log(NUM_DRAWS))
-
-
-def _squared_norm(x: np.ndarray, loc: np.ndarray, factor: np.ndarray) -> Float[np.ndarray, " s"]:
-    return np.sum(np.linalg.solve(factor, (x - loc).T) ** 2, axis=0)
+    dim = len(probe.loc)
+    num = NUM_DRAWS if is_dense(dim) else MAX_NUMBERS // dim
+    z = generator(key).standard_normal((max(num, MIN_DRAWS), dim))
+    log_g = -0.5 * np.sum(z**2 + LOG_2PI, -1) - probe.log_det()
+    log_p = sampling.log_density(target.layout, target.model, probe.color(z))
+    inside = (np.sum(z**2, -1) < radius(dim)) & np.isfinite(log_p)
+    return float(np.logaddexp.reduce((log_p - log_g)[inside], initial=-np.inf) - np.log(len(z)))

@@ -17,7 +17,9 @@ from jaxtyping import Array, Float, Key
 
 from bernflow.diagnostics.properness import LOWEST_PLATEAU, endless_until
 from bernflow.fit.ridges import endless_scales
+from bernflow.fit.start import Gaussian
 from bernflow.flows.base import LOG_2PI, AbstractDistribution, AbstractFlow
+from bernflow.flows.factors import as_factor, is_dense, unit_factor
 from bernflow.flows.mixture import Mixture
 from bernflow.keys import generator
 from bernflow.posterior import sampling
@@ -32,6 +34,10 @@ NUM_NEAR = 2
 NUM_NOISE = 4
 # In more dimensions so many of the axes, evenly spread, are looked at.
 MAX_AXES = 300
+# In very many dimensions as many as have so many coordinates together, and no fewer than these.
+MAX_NUMBERS, MIN_AXES = 150_000, 8
+# There, so many draws tell where the fit is; in others ten for each dimension must be there.
+MIN_CORE_WIDE = 200
 # Draws that tell where the fit is and how wide: medians of all of them would take as long as all rays.
 NUM_CORE = 4000
 MIN_QR_ROWS = 100
@@ -78,7 +84,7 @@ def find_endless(
     log_weights: Float[np.ndarray, " s"],
     key: Key[Array, ""],
     thorough: bool = False,
-    start: tuple[np.ndarray, np.ndarray] | None = None,
+    start: Gaussian | None = None,
 ) -> Endless | None:
     """Return the parameters along which the density does not fall; None where it falls everywhere that was looked.
 
@@ -86,12 +92,13 @@ def find_endless(
         distribution: the fit.
         target: the posterior.
         draws: draws of the fit.
-        log_weights: log p - log q at these draws.
+        log_weights: log p - log q at these draws, and maybe at others after them.
         key: makes the noise.
         thorough: look along curved rays, too, which takes a compilation.
-        start: location and triangular factor of the Gaussian that the fit began with. It comes from exact second
-            derivatives, so that its rays stay on a ridge for longer.
+        start: the Gaussian that the fit began with. It comes from exact second derivatives, so that its rays stay on a
+            ridge for longer.
     """
+    log_weights = log_weights[: len(draws)]
     usable = np.isfinite(draws).all(1) & np.isfinite(log_weights)
     core = _core(draws[usable])
     log_evidence = np.logaddexp.reduce(log_weights[usable]) - np.log(len(log_weights)) if len(core) else 0.0
@@ -115,7 +122,7 @@ def _maps(
     distribution: AbstractDistribution,
     core: Float[np.ndarray, "s p"],
     ran_away: bool,
-    start: tuple[np.ndarray, np.ndarray] | None,
+    start: Gaussian | None,
     key: Key[Array, ""],
 ) -> Iterator[tuple[Float[np.ndarray, "s p"], Push, bool, Float[np.ndarray, " p"]]]:
     """Yield maps from noise to parameters.
@@ -125,19 +132,23 @@ def _maps(
     ones = np.ones(distribution.dim)
     noise = generator(key).standard_normal((NUM_NOISE, distribution.dim))
     if ran_away:  # to where there is no density; where the paths of the start began, there was one
-        yield noise, _affine(np.zeros(distribution.dim), np.eye(distribution.dim)), False, ones
+        origin = Gaussian(np.zeros(distribution.dim), unit_factor(distribution.dim), np.zeros(()))
+        yield noise, _affine(origin), False, ones
     if not len(core):
         return
-    yield noise, _affine(np.mean(core, 0), _factor(core)), True, ones
+    if is_dense(distribution.dim):  # otherwise there are fewer draws than it takes to estimate a covariance
+        yield noise, _affine(Gaussian(np.mean(core, 0), _factor(core), np.zeros(()))), True, ones
     if start is not None:
-        yield noise, _affine(*start), True, _stretch(start[1], core)
+        yield noise, _affine(start), True, _stretch(start, core)
     if isinstance(distribution, Mixture):
         distribution = distribution.components[int(np.argmax(distribution.log_weights))]
     if isinstance(distribution, AbstractFlow):
         flow = distribution
 
         def push(z: np.ndarray, rest: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            return sampling.in_blocks(lambda part, _: sampling.push_block(flow, *part), (z, rest))
+            return sampling.in_blocks(
+                lambda part, _: sampling.push_block(flow, *part), (z, rest), sampling.block_of(flow.dim)
+            )
 
         yield np.asarray(sampling.noise_block(flow, key))[:NUM_NOISE], push, True, ones
 
@@ -145,8 +156,10 @@ def _maps(
 def _make_rays(noise: Float[np.ndarray, "s p"], stretch: Float[np.ndarray, " p"]) -> Rays:
     """Return both directions along every axis, whose unit is `stretch`, and one ray in all directions."""
     num, dim = noise.shape
-    axes = np.unique(np.linspace(0, dim - 1, min(dim, MAX_AXES)).astype(int))
-    moved = np.repeat(np.eye(dim)[axes], 2, axis=0)[:, None, :] * np.tile([1.0, -1.0], len(axes))[:, None, None]
+    num_axes = MAX_AXES if is_dense(dim) else max(MIN_AXES, MAX_NUMBERS // dim)
+    axes = np.unique(np.linspace(0, dim - 1, min(dim, num_axes)).astype(int))
+    moved = np.zeros((2 * len(axes), 1, dim))
+    moved[np.arange(2 * len(axes)), 0, np.repeat(axes, 2)] = np.tile([1.0, -1.0], len(axes))
     step = np.broadcast_to(moved * stretch, (len(moved), num, dim))
     rest = np.where(step == 0.0, noise, 0.0)
     longest = float(np.max(stretch))
@@ -197,9 +210,10 @@ def _core(draws: Float[np.ndarray, "s p"]) -> Float[np.ndarray, "s p"]:
 
     The fit of a posterior that is not proper may have draws anywhere; medians do not mind.
     """
-    if len(draws) < 10 * (draws.shape[1] + 1):
+    dim = draws.shape[1]
+    if len(draws) < (10 * (dim + 1) if is_dense(dim) else MIN_CORE_WIDE):
         return draws[:0]
-    draws = draws[: max(NUM_CORE, 20 * (draws.shape[1] + 1))]
+    draws = draws[: max(NUM_CORE, 20 * (dim + 1)) if is_dense(dim) else MIN_CORE_WIDE]
     center = np.median(draws, 0)
     distance = np.abs(draws - center)
     rounding = np.finfo(float).eps * np.abs(center) + np.finfo(float).tiny
@@ -231,19 +245,19 @@ def _upper(matrix: Float[np.ndarray, "s p"]) -> Float[np.ndarray, "p p"]:
     return np.asarray(np.linalg.qr(triangles.reshape(-1, dim), mode="r"))
 
 
-def _stretch(factor: Float[np.ndarray, "p p"], core: Float[np.ndarray, "s p"]) -> Float[np.ndarray, " p"]:
+def _stretch(start: Gaussian, core: Float[np.ndarray, "s p"]) -> Float[np.ndarray, " p"]:
     """Return how far to go along each column of a factor to where the draws end; at least 1."""
     scale = np.maximum(np.std(core, 0), np.finfo(float).tiny)
-    reach = np.max(np.abs(factor) / scale[:, None], 0)
+    reach = as_factor(start.factor).reach(scale)
     return np.maximum(1.0, 1.0 / np.maximum(reach, np.finfo(float).tiny))
 
 
-def _affine(center: Float[np.ndarray, " p"], factor: Float[np.ndarray, "p p"]) -> Push:
-    """Return the map z -> center + factor z of a triangular factor."""
-    log_det = float(np.sum(np.log(np.maximum(np.abs(np.diagonal(factor)), np.finfo(float).tiny))))
+def _affine(gaussian: Gaussian) -> Push:
+    """Return the map from noise to draws of a Gaussian."""
+    log_det = max(gaussian.log_det(), np.finfo(float).min)  # of what has no width
 
     def push(z: np.ndarray, rest: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return center + z @ factor.T, log_det + 0.5 * np.sum(rest**2 + LOG_2PI, -1)
+        return gaussian.color(z), log_det + 0.5 * np.sum(rest**2 + LOG_2PI, -1)
 
     return push
 

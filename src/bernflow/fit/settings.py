@@ -8,12 +8,15 @@ import optax
 from bernflow.errors import ArgumentError
 from bernflow.flows.base import AbstractFlow, AbstractScoredFlow
 from bernflow.flows.external import given_name, is_flowjax
+from bernflow.flows.factors import is_dense
 from bernflow.flows.families import Family, Spec, get_family
 from bernflow.flows.noise import NOISES
 from bernflow.precision import resolve_precision
 
 # Up to this many dimensions the whole learning rate is used.
 FULL_RATE_DIM = 64
+# Share of the rate where the outer map has no matrix.
+WIDE_RATE = 0.1
 # Units per hidden layer of the conditioner.
 HIDDEN_WIDTH = 32
 
@@ -58,6 +61,8 @@ class Settings:
         """Return the learning rate in so many dimensions; None where the optimizer has its own."""
         if self.learning_rate is None or self.family.paper_recipe:
             return self.learning_rate
+        if not is_dense(dim):
+            return self.learning_rate * WIDE_RATE
         # The outer map has p^2 entries, and the noise of their steps adds up.
         return self.learning_rate * min(1.0, FULL_RATE_DIM / dim)
 

@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
 from bernflow.background import Effort, background_jit
 from bernflow.flows.base import LOG_2PI
+from bernflow.flows.factors import as_factor
 from bernflow.placement import replicated
 from bernflow.posterior import sampling
 from bernflow.target import Target
@@ -34,11 +36,30 @@ ARRIVED = 1e-8
 
 
 class Gaussian(NamedTuple):
-    """A Gaussian N(loc, factor factor^T) with its estimated ELBO; several of them have a leading axis."""
+    """A Gaussian N(loc, F F^T) with its estimated ELBO; several of them have a leading axis.
+
+    Its factor F is a triangular matrix or, in very many dimensions, a `LowRankFactor`.
+    """
 
     loc: Float[Any, "*n p"]
-    factor: Float[Any, "*n p p"]
+    factor: Any
     elbo: Float[Any, "*n"]
+
+    def at(self, which: Any) -> "Gaussian":
+        """Return one of several, or some."""
+        return jax.tree.map(lambda leaf: leaf[which], self)
+
+    def color(self, z: Float[Any, "*s p"]) -> Float[Any, "*s p"]:
+        """Map standard noise to draws."""
+        return self.loc + as_factor(self.factor).color(z)
+
+    def whiten(self, x: Float[np.ndarray, "*s p"]) -> Float[np.ndarray, "*s p"]:
+        """Map points to the noise that they would be drawn with, on the host."""
+        return as_factor(self.factor).whiten(x - self.loc)
+
+    def log_det(self) -> float:
+        """Return log |F|, on the host."""
+        return as_factor(self.factor).log_det()
 
 
 class Path(NamedTuple):

@@ -96,7 +96,7 @@ def look_closer(
 ) -> Float[np.ndarray, "1 n"]:
     """Return log weights of as many draws as for the verdict, of the best restart alone."""
     best = pick(trainee.flow, best_index(weights))
-    return finite(log_weights_of(best, target, key, num_diagnostic_draws(target.model)))[None]
+    return finite(log_weights_of(best, target, key, num_diagnostic_draws(target.model, dim=target.dim)))[None]
 
 
 def distance(weights: Float[np.ndarray, " s"]) -> float:

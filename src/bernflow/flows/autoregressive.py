@@ -11,7 +11,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Key
 from scipy.special import logit
 
-from bernflow.flows.affine import DiagonalAffine, TriangularAffine
+from bernflow.flows.affine import Affine, DiagonalAffine
 from bernflow.flows.base import AbstractScoredFlow, constant
 from bernflow.flows.bernstein import increments, inverse_increments, invert_centered
 from bernflow.flows.conditioner import Masked, MaskedNetwork, Skip
@@ -73,7 +73,7 @@ class BernsteinFlow(AbstractScoredFlow):
     network: MaskedNetwork | None
     skip: Skip | None
     tails: Float[Array, "p 4"]
-    outer: TriangularAffine | DiagonalAffine
+    outer: Affine
     noise: str = eqx.field(static=True)
     bounded: bool = eqx.field(static=True)
     dim: int = eqx.field(static=True)
@@ -81,7 +81,7 @@ class BernsteinFlow(AbstractScoredFlow):
     def __init__(
         self,
         key: Key[Array, ""],
-        outer: TriangularAffine | DiagonalAffine,
+        outer: Affine,
         *,
         order: int,
         width: int,
@@ -159,8 +159,13 @@ class BernsteinFlow(AbstractScoredFlow):
         return *self.arrive(way), constant(self)._score(stop_gradient(way), slopes, z)
 
     def _score(self, way: Way, slopes: Slopes, z: Float[Array, " p"]) -> Float[Array, " p"]:
+        noise_score = jax.grad(self.base_log_prob)(z)
+        if self.network is None and self.skip is None and isinstance(self.outer, DiagonalAffine):
+            # Every dimension stands alone: no matrix, whose memory would be quadratic in p.
+            slope = self.outer.row_norms() * (jnp.exp(way.log_scale) * jnp.exp(way.shape.log_slope()))
+            return (noise_score - slopes.log_slope_by_z) * (1.0 / slope)
         jacobian, log_det_gradient = self.derivatives_of_y(way, slopes)
-        return self.pull_back(jacobian, jax.grad(self.base_log_prob)(z) - log_det_gradient)
+        return self.pull_back(jacobian, noise_score - log_det_gradient)
 
     def pull_back(self, jacobian_of_y: Float[Array, "p p"], covector: Float[Array, " p"]) -> Float[Array, " p"]:
         """Return J^-T applied to a gradient with respect to z, J = dx/dz: the gradient with respect to x."""
@@ -177,7 +182,7 @@ class BernsteinFlow(AbstractScoredFlow):
             "width": 0 if self.network is None else self.network.b1.shape[0],
             "skip": self.skip is not None,
             "bounded": self.bounded,
-            "outer": "diagonal" if isinstance(self.outer, DiagonalAffine) else "triangular",
+            **self.outer.recipe(),
         }
 
     def _follow(self, z: Float[Array, " p"]) -> Way:

@@ -11,9 +11,10 @@ from jaxtyping import Array, Float, Key
 
 from bernflow.errors import ArgumentError, FileFormatError
 from bernflow.flows import external
-from bernflow.flows.affine import DiagonalAffine, TriangularAffine
+from bernflow.flows.affine import Affine, DiagonalAffine, LowRankAffine, TriangularAffine
 from bernflow.flows.autoregressive import BernsteinFlow
 from bernflow.flows.base import AbstractDistribution, AbstractFlow
+from bernflow.flows.factors import BORDER, LowRankFactor, as_factor
 from bernflow.flows.gaussian import LocationScale
 from bernflow.flows.mixture import Mixture
 from bernflow.flows.noise import NOISES
@@ -24,7 +25,9 @@ STUDENT_DEGREES_OF_FREEDOM = 5.0
 PAPER_LEARNING_RATE = 1e-3
 # Up to so many dimensions each is conditioned on all before it; above, only on so many of them.
 MAX_DIM_FULL = 64
-MAX_CONTEXT = 32
+MAX_CONTEXT = BORDER
+# In more dimensions the matrix of a Gaussian, its gradient and the state of the optimizer do not fit into memory.
+MAX_DIM_MATRIX = 20_000
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,8 @@ class Spec:
     variant: str = "f1"
 
 
-Build = Callable[[Key[Array, ""], Spec, Float[Array, " p"], Float[Array, "p p"]], AbstractFlow]
+# A factor is a triangular matrix or, in very many dimensions, a `LowRankFactor`.
+Build = Callable[[Key[Array, ""], Spec, Float[Array, " p"], Any], AbstractFlow]
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ class Family:
     """A named family.
 
     Attributes:
-        build: makes a flow from a key, a spec and the start's location and triangular factor.
+        build: makes a flow from a key, a spec and the start's location and factor.
         default_order: polynomial order when the user chose none, or None where there is no polynomial.
         has_tails: its support is the whole space and its tails are worth polishing.
         paper_recipe: trained as in the paper (RMSprop, constant rate, ten particles, no start but its own).
@@ -82,23 +86,37 @@ class Family:
     learning_rate: float = 2e-2
 
 
-def _mean_field(loc: Float[Array, " p"], tril: Float[Array, "p p"]) -> DiagonalAffine:
+def _mean_field(loc: Float[Array, " p"], factor: Any) -> DiagonalAffine:
     """Start a mean-field family from the conditional scales, which is where reverse KL ends for a Gaussian."""
-    inverse = jax.scipy.linalg.solve_triangular(tril, jnp.eye(loc.shape[0], dtype=loc.dtype), lower=True)
-    return DiagonalAffine(loc, 1.0 / jnp.linalg.norm(inverse, axis=0))
+    return DiagonalAffine(loc, as_factor(factor).conditional_scales())
 
 
-def _bernstein(key, spec, loc, tril, *, full_rank: bool = True, **structure: bool):
-    outer = TriangularAffine(loc, tril) if full_rank else _mean_field(loc, tril)
+def _correlated(loc: Float[Array, " p"], factor: Any) -> TriangularAffine | LowRankAffine:
+    return LowRankAffine(loc, factor) if isinstance(factor, LowRankFactor) else TriangularAffine(loc, factor)
+
+
+def _check_matrix(dim: int) -> None:
+    if dim > MAX_DIM_MATRIX:
+        raise ArgumentError(
+            f"family='gaussian-fullrank' trains a matrix of {dim:,} rows and columns, which does not fit into memory: "
+            f"it is meant for up to {MAX_DIM_MATRIX:,} dimensions. Choose 'bernstein', whose memory is linear in them, "
+            "or 'gaussian'."
+        )
+
+
+def _bernstein(key, spec, loc, factor, *, full_rank: bool = True, **structure: bool):
     if spec.dim > MAX_DIM_FULL and not structure:
+        outer = _correlated(loc, factor) if full_rank else _mean_field(loc, factor)
         return WideBernsteinFlow(key, outer, order=spec.order, width=spec.width, noise=spec.noise, context=MAX_CONTEXT)
-    return BernsteinFlow(key, outer, order=spec.order, width=spec.width, noise=spec.noise, **structure)
+    # Every dimension on all before it: its score needs an outer map that is triangular, too.
+    inner = TriangularAffine(loc, as_factor(factor).matrix()) if full_rank else _mean_field(loc, factor)
+    return BernsteinFlow(key, inner, order=spec.order, width=spec.width, noise=spec.noise, **structure)
 
 
 def _rival(name: str) -> Family:
     """Return a flow of flowjax, trained as the paper trains its rivals."""
     return Family(
-        lambda key, spec, loc, tril: external.named_flow(key, name, spec.dim),
+        lambda key, spec, loc, factor: external.named_flow(key, name, spec.dim),
         default_order=None,
         paper_recipe=True,
         learning_rate=PAPER_LEARNING_RATE,
@@ -111,7 +129,7 @@ def _rival(name: str) -> Family:
     )
 
 
-def _paper(key, spec, loc, tril):
+def _paper(key, spec, loc, factor):
     variant, _, reach = spec.variant.partition("@")
     start = {"start_range": float(reach)} if reach else {}
     return PaperFlow(key, spec.dim, order=spec.order, variant=variant, **start)
@@ -125,7 +143,7 @@ def _is_paper_variant(text: str) -> bool:
 def _given(source: Any) -> Family:
     """Return the family of one flowjax object of the user's, which is where training starts."""
     return Family(
-        lambda key, spec, loc, tril: external.given_flow(source),
+        lambda key, spec, loc, factor: external.given_flow(source),
         default_order=None,
         use_start=False,
         check=lambda dim: external.check_given(source, dim),
@@ -148,12 +166,14 @@ FAMILIES: dict[str, Family] = {
         learning_rate=PAPER_LEARNING_RATE,
         use_start=False,
     ),
-    "gaussian": Family(lambda key, spec, loc, tril: LocationScale(_mean_field(loc, tril)), default_order=None),
+    "gaussian": Family(lambda key, spec, loc, factor: LocationScale(_mean_field(loc, factor)), default_order=None),
     "gaussian-fullrank": Family(
-        lambda key, spec, loc, tril: LocationScale(TriangularAffine(loc, tril)), default_order=None
+        lambda key, spec, loc, factor: LocationScale(TriangularAffine(loc, as_factor(factor).matrix())),
+        default_order=None,
+        check=_check_matrix,
     ),
     "student-t": Family(
-        lambda key, spec, loc, tril: LocationScale(_mean_field(loc, tril), STUDENT_DEGREES_OF_FREEDOM),
+        lambda key, spec, loc, factor: LocationScale(_mean_field(loc, factor), STUDENT_DEGREES_OF_FREEDOM),
         default_order=None,
     ),
     **{name: _rival(name) for name in external.NAMES},
@@ -206,14 +226,21 @@ def build(recipe: dict[str, Any]) -> AbstractDistribution:
         ):
             sizes = {"order": order, "width": width, "noise": noise, "context": context}
             return WideBernsteinFlow(key, _skeleton(recipe), **sizes)
-        case {"kind": "bernstein", "order": order, "noise": noise, "width": width, "skip": skip} if noise in NOISES:
+        case {"kind": "bernstein", "order": order, "noise": noise, "width": width, "skip": skip} if (
+            noise in NOISES and recipe["outer"] != "low-rank"
+        ):
             flow = {"order": order, "noise": noise, "width": width, "skip": skip, "conditional": width > 0}
             return BernsteinFlow(key, _skeleton(recipe), bounded=recipe.get("bounded", False), **flow)
     raise FileFormatError(f"The file describes a distribution that this version does not know: {recipe!r}.")
 
 
-def _skeleton(recipe: dict[str, Any]) -> TriangularAffine | DiagonalAffine:
+def _skeleton(recipe: dict[str, Any]) -> Affine:
     loc = jnp.zeros(recipe["dim"])
-    if recipe["outer"] == "diagonal":
-        return DiagonalAffine(loc, jnp.ones_like(loc))
+    match recipe:
+        case {"outer": "diagonal"}:
+            return DiagonalAffine(loc, jnp.ones_like(loc))
+        case {"outer": "low-rank", "dim": dim, "border": border, "rank": rank}:
+            num = dim - border
+            rest = jnp.zeros((num, border)), jnp.ones(num), jnp.zeros((num, rank)), jnp.zeros(rank)
+            return LowRankAffine(loc, LowRankFactor(jnp.eye(border), *rest))
     return TriangularAffine(loc, jnp.eye(recipe["dim"]))

@@ -9,18 +9,18 @@ from jax.scipy.linalg import solve_triangular
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Float, Key
 
-from bernflow.flows.affine import DiagonalAffine, TriangularAffine
+from bernflow.flows.affine import Affine, TriangularAffine
 from bernflow.flows.base import AbstractScoredFlow, normal_log_prob
 
 
 class LocationScale(AbstractScoredFlow):
     """x = outer(z) with standard normal z, or with independent Student-t z where degrees of freedom are given."""
 
-    outer: TriangularAffine | DiagonalAffine
+    outer: Affine
     degrees_of_freedom: float | None = eqx.field(static=True)
     dim: int = eqx.field(static=True)
 
-    def __init__(self, outer: TriangularAffine | DiagonalAffine, degrees_of_freedom: float | None = None):
+    def __init__(self, outer: Affine, degrees_of_freedom: float | None = None):
         self.outer = outer
         self.degrees_of_freedom = degrees_of_freedom
         self.dim = outer.start_loc.shape[0]
@@ -49,7 +49,10 @@ class LocationScale(AbstractScoredFlow):
 
     def score(self, z: Float[Array, " p"]) -> Float[Array, " p"]:
         """Evaluate the gradient of log q with respect to x at x = T(z)."""
-        return solve_triangular(self.outer.matrix(), jax.grad(self.base_log_prob)(z), lower=True, trans="T")
+        gradient = jax.grad(self.base_log_prob)(z)
+        if isinstance(self.outer, TriangularAffine):  # one system to solve instead of two
+            return solve_triangular(self.outer.matrix(), gradient, lower=True, trans="T")
+        return self.outer.pull_back(gradient)
 
     def recipe(self) -> dict[str, Any]:
         """Describe the structure, so that a saved flow can be rebuilt."""
@@ -57,5 +60,5 @@ class LocationScale(AbstractScoredFlow):
             "kind": "location-scale",
             "dim": self.dim,
             "degrees_of_freedom": self.degrees_of_freedom,
-            "outer": "diagonal" if isinstance(self.outer, DiagonalAffine) else "triangular",
+            **self.outer.recipe(),
         }

@@ -9,7 +9,7 @@ import numpy as np
 from jax.lax import stop_gradient
 from jaxtyping import Array, Float, Key
 
-from bernflow.flows.affine import DiagonalAffine, TriangularAffine
+from bernflow.flows.affine import Affine, DiagonalAffine
 from bernflow.flows.autoregressive import BernsteinFlow
 from bernflow.flows.base import AbstractScoredFlow, constant
 from bernflow.flows.bernstein import increments, inverse_increments, invert_centered
@@ -90,19 +90,19 @@ class WideBernsteinFlow(AbstractScoredFlow):
     """A `BernsteinFlow` of the first dimensions, where the scales of a hierarchy come first, and its `Followers`.
 
     The score costs a multiple of p (c + M + h) per draw, c the size of the context, instead of p^2 (p + h); only the
-    outer affine map, which all draws share, is quadratic in p. A new flow is that map of standard normal noise.
+    outer affine map, which all draws share, may be quadratic in p. A new flow is that map of standard normal noise.
     """
 
     leaders: BernsteinFlow
     followers: Followers
-    outer: TriangularAffine | DiagonalAffine
+    outer: Affine
     marginals: Marginals
     dim: int = eqx.field(static=True)
 
     def __init__(
         self,
         key: Key[Array, ""],
-        outer: TriangularAffine | DiagonalAffine,
+        outer: Affine,
         *,
         order: int,
         width: int,
@@ -116,7 +116,7 @@ class WideBernsteinFlow(AbstractScoredFlow):
         self.leaders = BernsteinFlow(leader_key, unit, order=order, width=width, noise=noise)
         self.followers = Followers(follower_key, self.dim - context, context, order=order, width=width, noise=noise)
         self.outer = outer
-        self.marginals = Marginals(outer.start_loc, jnp.linalg.norm(outer.matrix(), axis=1))
+        self.marginals = Marginals(outer.start_loc, outer.row_norms())
 
     @property
     def context(self) -> int:
@@ -201,5 +201,5 @@ class WideBernsteinFlow(AbstractScoredFlow):
             "noise": self.leaders.noise,
             "width": self.followers.b1.shape[0],
             "context": self.context,
-            "outer": "diagonal" if isinstance(self.outer, DiagonalAffine) else "triangular",
+            **self.outer.recipe(),
         }

@@ -146,8 +146,9 @@ def _check_sizes(recipe: dict[str, Any], num_values: int) -> None:
     for part in recipe.get("components", ()):
         _check_sizes(part, num_values)
     dim, width, order = (int(recipe.get(name, 0)) for name in ("dim", "width", "order"))
-    num_expected = max(dim**2 if recipe.get("outer") == "triangular" else dim, width**2)
-    if min(dim, width, order) < 0 or num_expected > num_values or order > MAX_ORDER:
+    border, rank = (int(recipe.get(name, 0)) for name in ("border", "rank"))
+    num_expected = max(dim**2 if recipe.get("outer") == "triangular" else dim, width**2, (dim - border) * rank)
+    if min(dim, width, order, border, dim - border, rank) < 0 or num_expected > num_values or order > MAX_ORDER:
         raise FileFormatError(
             f"the flow would have {dim} dimensions, width {width} and order {order}, and the file has {num_values} "
             "numbers: expected sizes that fit them."

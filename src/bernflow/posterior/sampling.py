@@ -18,6 +18,7 @@ from bernflow import target
 from bernflow.background import Effort, background_jit
 from bernflow.diagnostics.importance import psis
 from bernflow.flows.base import AbstractDistribution, AbstractFlow, inlined
+from bernflow.flows.factors import is_dense
 from bernflow.keys import as_key, generator, nth, portable
 from bernflow.models.base import AbstractModel, Theta, num_rows
 from bernflow.models.inputs import user_code
@@ -25,6 +26,8 @@ from bernflow.placement import replicated
 from bernflow.target import AbstractLayout
 
 BLOCK = 1000
+# In very many dimensions a block has as many points as have so many coordinates together, and no fewer than these.
+WIDE_NUMBERS, MIN_BLOCK = 500_000, 8
 # With more rows of data than this, a CPU evaluates densities in smaller blocks: filling up a large one would take long.
 MANY_ROWS = 4096
 SMALL_BLOCK = 48
@@ -38,7 +41,7 @@ OVERSAMPLING = 4
 @background_jit(Effort.LIGHT)
 def noise_block(flow: AbstractFlow, key: Key[Array, ""]) -> Float[Array, "s p"]:
     """Draw one block of base noise."""
-    return flow.sample_base(key, BLOCK)
+    return flow.sample_base(key, block_of(flow.dim))
 
 
 @background_jit(Effort.LIGHT)
@@ -51,7 +54,7 @@ def push_block(flow: AbstractFlow, z: Float[Array, "s p"], rest: Float[Array, "s
 
 @eqx.filter_jit
 def _sample_block(distribution: AbstractDistribution, key: Key[Array, ""]) -> tuple[Array, Array]:
-    return distribution.sample_and_log_prob(key, BLOCK)
+    return distribution.sample_and_log_prob(key, block_of(distribution.dim))
 
 
 @eqx.filter_jit
@@ -101,10 +104,10 @@ def _log_likelihood_block(model: AbstractModel, theta: Theta) -> Theta:
 
 def prepare(flow: AbstractFlow, layout: AbstractLayout, model: AbstractModel) -> None:
     """Begin to compile what draws from flows of these shapes and evaluates the density there."""
-    block = np.zeros((BLOCK, flow.dim))
+    block = np.zeros((block_of(flow.dim), flow.dim))
     push_block.prepare(flow, block, block)
     noise_block.prepare(flow, as_key(0))
-    log_density_block.with_effort(_effort(model)).prepare(layout, model, block[: density_block(model)])
+    log_density_block.with_effort(_effort(model)).prepare(layout, model, block[: density_block(model, flow.dim)])
 
 
 def _effort(model: AbstractModel) -> Effort:
@@ -122,14 +125,22 @@ def draws_at_once(rows: int, num: int) -> int:
     return max(parts, default=1)
 
 
-def density_block(model: AbstractModel) -> int:
+def block_of(dim: int) -> int:
+    """Return the number of points of one block in so many dimensions."""
+    return BLOCK if is_dense(dim) else max(MIN_BLOCK, min(BLOCK, WIDE_NUMBERS // dim))
+
+
+def density_block(model: AbstractModel, dim: int) -> int:
     """Return the number of points at which the density of a model is evaluated in one call."""
-    return SMALL_BLOCK if num_rows(model) > MANY_ROWS and jax.default_backend() == "cpu" else BLOCK
+    few = num_rows(model) > MANY_ROWS and jax.default_backend() == "cpu"
+    return min(SMALL_BLOCK, block_of(dim)) if few else block_of(dim)
 
 
-def sample(distribution: AbstractDistribution, key: Key[Array, ""], num: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draw `num` points of R^p with their log q."""
-    keys = [nth(key, block) for block in range(math.ceil(num / BLOCK))]
+def sample(
+    distribution: AbstractDistribution, key: Key[Array, ""], num: int, first: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draw `num` points of R^p with their log q, those of block `first` and after it."""
+    keys = [nth(key, first + block) for block in range(math.ceil(num / block_of(distribution.dim)))]
     if isinstance(distribution, AbstractFlow):
         # In two parts, which serve elsewhere, too, and are compiled once.
         noise = [noise_block(distribution, key) for key in keys]
@@ -153,12 +164,12 @@ def constrain(layout: AbstractLayout, model: AbstractModel | None, x: np.ndarray
 def log_density(layout: AbstractLayout, model: AbstractModel, x: np.ndarray) -> np.ndarray:
     """Evaluate the unnormalised log posterior density on R^p."""
     block = log_density_block.with_effort(_effort(model))
-    return in_blocks(lambda part, _: block(layout, model, part), x, density_block(model))
+    return in_blocks(lambda part, _: block(layout, model, part), x, density_block(model, x.shape[-1]))
 
 
 def log_prob(distribution: AbstractDistribution, layout: AbstractLayout, theta: dict[str, np.ndarray]) -> np.ndarray:
     """Evaluate log q on the constrained scale; -inf outside of the support."""
-    return in_blocks(lambda part, _: _log_prob_block(distribution, layout, part), theta)
+    return in_blocks(lambda part, _: _log_prob_block(distribution, layout, part), theta, block_of(distribution.dim))
 
 
 def log_likelihood(model: AbstractModel, theta: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -104,7 +104,7 @@ def gather(posterior: Posterior, num: int, key: Any, weighted: bool) -> Material
             scales = zip(model.sites, model.scales(), strict=True)
             extra["scales"] = frozenset(site.name for site, is_scale in scales if is_scale)
         # As many as the verdict is made from, so that the picture of the weights shows what it saw.
-        extra["log_weights"] = posterior.log_weights(num_diagnostic_draws(model), key)
+        extra["log_weights"] = posterior.log_weights(num_diagnostic_draws(model, dim=posterior.layout.dim), key)
         extra["replicates"] = _replicate(posterior, extra["observed"], notes)
     q = posterior.distribution
     return Material(
