@@ -14,6 +14,7 @@ import bernflow as bf
 from bernflow.diagnostics.properness import endless_until
 from bernflow.fit.rays import find_endless
 from bernflow.fit.ridges import endless_scales
+from bernflow.fit.start import Gaussian
 from bernflow.flows.affine import TriangularAffine
 from bernflow.flows.gaussian import LocationScale
 from bernflow.flows.mixture import Mixture
@@ -108,14 +109,15 @@ def test_a_ridge_is_found_by_the_curvature_of_the_start():
         return squares(x)
 
     # The covariance of a ridge along (1, 1): 1e10 of variance along it.
-    start = np.zeros(2), np.linalg.cholesky(np.array([[1e10 + 0.5, 1e10], [1e10, 1e10 + 0.5]]))
+    factor = np.linalg.cholesky(np.array([[1e10 + 0.5, 1e10], [1e10, 1e10 + 0.5]]))
+    start = Gaussian(np.zeros(2), factor, np.zeros(()))
     assert look(ridge, 2, None) is None
     assert look(ridge, 2, None, start=start).parameters == "x[0], x[1]"
     assert look(round_hill, 2, None, start=start) is None
 
 
 def test_a_start_that_is_too_narrow_is_no_false_alarm():
-    assert look(squares, 2, None, start=(np.zeros(2), 1e-5 * np.eye(2))) is None
+    assert look(squares, 2, None, start=Gaussian(np.zeros(2), 1e-5 * np.eye(2), np.zeros(()))) is None
 
 
 def test_a_fit_that_has_run_away_is_looked_at_from_the_origin():
