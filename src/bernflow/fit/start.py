@@ -72,6 +72,27 @@ class Path(NamedTuple):
     sound: Bool[Array, ""]
     best: Gaussian
 
+    def gone_on(
+        self,
+        trial: Float[Array, " p"],
+        log_density: Float[Array, ""],
+        usable: Bool[Array, ""],
+        there: Bool[Array, ""],
+        sound: Bool[Array, ""],
+        best: Gaussian,
+    ) -> "Path":
+        """Return the path after a trial: there, if that is uphill, or here with more damping."""
+        uphill = usable & (log_density > self.log_density)
+        move = uphill & ~self.arrived
+        return Path(
+            jnp.where(move, trial, self.x),
+            jnp.where(move, log_density, self.log_density),
+            jnp.where(uphill, self.damping / 8.0, 4.0 * self.damping + 1e-3),
+            self.arrived | ~usable | there | (self.damping > 1e12),
+            self.sound | sound,
+            best,
+        )
+
 
 @background_jit(Effort.LIGHT)
 def find_start(target: Target, points: Float[Array, "k p"], key: Key[Array, ""]) -> Gaussian:
@@ -136,17 +157,8 @@ def _advance(target: Target, path: Path, z: Float[Array, "s p"], at_once: int) -
     better = usable & (elbo > path.best.elbo)
     offer = Gaussian(path.x, factor, elbo)
     best = jax.tree.map(lambda new, old: jnp.where(better, new, old), offer, path.best)
-    uphill = usable & (log_density > path.log_density)
-    arrived = path.arrived | ~usable | ((promised < ARRIVED) & jnp.all(values > 0)) | (path.damping > 1e12)
-    move = uphill & ~path.arrived
-    return Path(
-        jnp.where(move, trial, path.x),
-        jnp.where(move, log_density, path.log_density),
-        jnp.where(uphill, path.damping / 8.0, 4.0 * path.damping + 1e-3),
-        arrived,
-        path.sound | sound,
-        best,
-    )
+    there = (promised < ARRIVED) & jnp.all(values > 0)
+    return path.gone_on(trial, log_density, usable, there, sound, best)
 
 
 def _look(target, x, loc, factor, log_det, z, at_once):

@@ -22,6 +22,7 @@ from bernflow.fit.start import (
     NUM_DRAWS_MANY_ROWS,
     SMALLEST_CURVATURE,
     Gaussian,
+    Path,
     find_start,
 )
 from bernflow.flows.base import LOG_2PI
@@ -62,17 +63,6 @@ class Tools(NamedTuple):
     z: Float[Array, "s p"]
     signs: Float[Array, "k n"]
     lanczos: Float[Array, "m n"]
-
-
-class Path(NamedTuple):
-    """State of one path; it is sound if density and gradient are finite where it began."""
-
-    x: Float[Array, " p"]
-    log_density: Float[Array, ""]
-    damping: Float[Array, ""]
-    arrived: Bool[Array, ""]
-    sound: Bool[Array, ""]
-    best: Gaussian
 
 
 def finder(dim: int) -> BackgroundJit:
@@ -145,19 +135,9 @@ def _advance(target: Target, path: Path, tools: Tools, at_once: int) -> Path:
     for offered in (factor, _alone(factor)):
         elbo = _elbo(target, path.x, offered, tools.z, at_once)
         best = _better(best, Gaussian(path.x, offered, jnp.where(usable, elbo, -jnp.inf)))
-    uphill = usable & (log_density > path.log_density)
     rounding = 4.0 * jnp.finfo(path.x.dtype).eps * jnp.abs(path.log_density)
     there = (promised < jnp.maximum(ARRIVED, rounding)) & is_convex
-    arrived = path.arrived | ~usable | there | (path.damping > 1e12)
-    move = uphill & ~path.arrived
-    return Path(
-        jnp.where(move, trial, path.x),
-        jnp.where(move, log_density, path.log_density),
-        jnp.where(uphill, path.damping / 8.0, 4.0 * path.damping + 1e-3),
-        arrived,
-        path.sound | sound,
-        best,
-    )
+    return path.gone_on(trial, log_density, usable, there, sound, best)
 
 
 def _settle(target: Target, best: Gaussian, tools: Tools, key: Key[Array, ""], at_once: int) -> Gaussian:
