@@ -5,6 +5,7 @@ wins; unlike it, the curvature is the exact Hessian. A Laplace approximation at 
 and useless for a funnel, whose mode is far from its mass: there a point on the way, or a unit scale, wins.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -59,7 +60,7 @@ class Gaussian(NamedTuple):
 
     def log_det(self) -> float:
         """Return log |F|, on the host."""
-        return as_factor(self.factor).log_det()
+        return float(as_factor(self.factor).log_det())
 
 
 class Path(NamedTuple):
@@ -107,23 +108,29 @@ def find_start(target: Target, points: Float[Array, "k p"], key: Key[Array, ""])
     draws_at_once = sampling.draws_at_once(rows, NUM_CENTERS + num_draws)
 
     def follow(x: Float[Array, " p"]) -> Gaussian:
-        def unfinished(state):
-            iteration, path = state
-            return (iteration < MAX_ITERATIONS) & ~path.arrived
-
-        def step(state):
-            iteration, path = state
-            return iteration + 1, _advance(target, path, z, draws_at_once)
-
-        _, path = jax.lax.while_loop(unfinished, step, (0, _begin(target, x, z, draws_at_once)))
+        path = walk(_begin(target, x, z, draws_at_once), lambda path: _advance(target, path, z, draws_at_once))
         return path.best._replace(elbo=jnp.where(path.sound, path.best.elbo, jnp.nan))
 
     # A CPU is as fast with one path after the other, each as long as it takes, and has less to compile.
     at_once = sampling.draws_at_once(rows * num_draws, len(points)) if jax.default_backend() != "cpu" else None
     found = jax.lax.map(follow, points, batch_size=at_once)
     ranking = jnp.argsort(-found.elbo)
-    best = jax.tree.map(lambda leaf: leaf[ranking], found)
-    return replicated(best._replace(factor=jax.vmap(_triangular)(best.factor)))
+    best = found.at(ranking)
+    return replicated(best._replace(factor=jax.vmap(triangular)(best.factor)))
+
+
+def walk(path: Path, advance: Callable[[Path], Path]) -> Path:
+    """Follow a path step by step until it has arrived."""
+
+    def unfinished(state):
+        iteration, path = state
+        return (iteration < MAX_ITERATIONS) & ~path.arrived
+
+    def step(state):
+        iteration, path = state
+        return iteration + 1, advance(path)
+
+    return jax.lax.while_loop(unfinished, step, (0, path))[1]
 
 
 def _begin(target: Target, x: Float[Array, " p"], z: Float[Array, "s p"], at_once: int) -> Path:
@@ -170,7 +177,7 @@ def _look(target, x, loc, factor, log_det, z, at_once):
     return log_p[0], jnp.where(jnp.isfinite(elbo), elbo, -jnp.inf)
 
 
-def _triangular(factor: Float[Array, "p p"]) -> Float[Array, "p p"]:
+def triangular(factor: Float[Array, "p p"]) -> Float[Array, "p p"]:
     """Return the lower triangular L with L L^T = factor factor^T, without squaring the condition number."""
     upper = jnp.linalg.qr(factor.T, mode="r")
     signs = jnp.where(jnp.diagonal(upper) < 0, -1.0, 1.0)

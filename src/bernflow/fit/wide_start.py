@@ -17,13 +17,14 @@ from bernflow.background import BackgroundJit, Effort, background_jit
 from bernflow.fit.start import (
     CURVATURE_FLOOR,
     FLATTEST,
-    MAX_ITERATIONS,
     NUM_DRAWS,
     NUM_DRAWS_MANY_ROWS,
     SMALLEST_CURVATURE,
     Gaussian,
     Path,
     find_start,
+    triangular,
+    walk,
 )
 from bernflow.flows.base import LOG_2PI
 from bernflow.flows.factors import BORDER, RANK, LowRankFactor, is_dense, unit_factor
@@ -89,16 +90,8 @@ def find_wide_start(target: Target, points: Float[Array, "k p"], key: Key[Array,
     at_once = sampling.draws_at_once(rows, num_draws)
 
     def follow(x: Float[Array, " p"]) -> Gaussian:
-        def unfinished(state):
-            iteration, path = state
-            return (iteration < MAX_ITERATIONS) & ~path.arrived
-
-        def step(state):
-            iteration, path = state
-            return iteration + 1, _advance(target, path, tools, at_once)
-
         begun = _begin(target, x, tools, at_once)
-        _, path = jax.lax.while_loop(unfinished, step, (0, begun))
+        path = walk(begun, lambda path: _advance(target, path, tools, at_once))
         # From where the path began, too: it may have led astray.
         both = jax.tree.map(lambda *leaves: jnp.stack(leaves), path.best, begun.best)
         settled = jax.lax.map(lambda start: _settle(target, start, tools, settle_key, at_once), both)
@@ -281,9 +274,7 @@ def _inverse_factor(precision: Float[Array, "c c"]) -> Float[Array, "c c"]:
     usable = jnp.all(jnp.isfinite(scaled))
     values, vectors = jnp.linalg.eigh(jnp.where(usable, scaled, jnp.eye(len(unit), dtype=unit.dtype)))
     curvature = jnp.maximum(jnp.abs(values), CURVATURE_FLOOR[values.dtype.name])
-    upper = jnp.linalg.qr((unit[:, None] * vectors * jax.lax.rsqrt(curvature)).T, mode="r")
-    signs = jnp.where(jnp.diagonal(upper) < 0, -1.0, 1.0)
-    return jnp.where(usable, (signs[:, None] * upper).T, jnp.nan)
+    return jnp.where(usable, triangular(unit[:, None] * vectors * jax.lax.rsqrt(curvature)), jnp.nan)
 
 
 def _newton(
@@ -330,9 +321,7 @@ def _alone(factor: LowRankFactor) -> LowRankFactor:
 
 def _elbo(target: Target, loc: Float[Array, " p"], factor: LowRankFactor, z: Float[Array, "s p"], at_once: int):
     log_p = jax.lax.map(lambda z: target.log_density(loc + factor.color(z)), z, batch_size=at_once)
-    leading = jnp.log(jnp.abs(jnp.diagonal(factor.leading)))
-    log_det = jnp.sum(leading) + jnp.sum(jnp.log(factor.scale)) + jnp.sum(jnp.log1p(factor.stretch))
-    elbo = jnp.mean(log_p) + log_det + 0.5 * loc.shape[0] * (1.0 + LOG_2PI)
+    elbo = jnp.mean(log_p) + factor.log_det(jnp) + 0.5 * loc.shape[0] * (1.0 + LOG_2PI)
     return jnp.where(jnp.isfinite(elbo), elbo, -jnp.inf)
 
 

@@ -98,10 +98,10 @@ class LowRankFactor(NamedTuple):
         inner = self.stretched((rest - first @ self.coupling.T) / self.scale, self.shrink())
         return np.concatenate([np.linalg.solve(self.leading, first.T).T, inner], -1)
 
-    def log_det(self) -> float:
-        """Return log |F|, on the host."""
-        leading = np.log(np.abs(np.diagonal(self.leading)))
-        return float(np.sum(leading) + np.sum(np.log(self.scale)) + np.sum(np.log1p(self.stretch)))
+    def log_det(self, like: Any = np) -> Any:
+        """Return log |F|, by NumPy or by JAX (`like`)."""
+        leading = like.log(like.abs(like.diagonal(self.leading)))
+        return like.sum(leading) + like.sum(like.log(self.scale)) + like.sum(like.log1p(self.stretch))
 
     def reach(self, scale: Float[np.ndarray, " p"]) -> Float[np.ndarray, " p"]:
         """Return how far one unit of every coordinate of noise moves its own parameter, by the scale of that."""
@@ -151,9 +151,14 @@ def unit_factor(dim: int, like: Any = np) -> Any:
     """Return the factor of the identity, as arrays of NumPy or of JAX (`like`): a matrix where one is affordable."""
     if is_dense(dim):
         return like.eye(dim)
-    num = dim - BORDER
-    zeros = like.zeros((num, BORDER)), like.ones(num), like.zeros((num, RANK)), like.zeros(RANK)
-    return LowRankFactor(like.eye(BORDER), *zeros)
+    return unit_low_rank(dim, BORDER, RANK, like)
+
+
+def unit_low_rank(dim: int, border: int, rank: int, like: Any = np) -> LowRankFactor:
+    """Return the structured factor of the identity, of given sizes."""
+    num = dim - border
+    rest = like.zeros((num, border)), like.ones(num), like.zeros((num, rank)), like.zeros(rank)
+    return LowRankFactor(like.eye(border), *rest)
 
 
 def _join(first: Float[Any, "*s c"], rest: Float[Any, "*s n"]) -> Float[Any, "*s p"]:

@@ -14,7 +14,7 @@ from bernflow.flows import external
 from bernflow.flows.affine import Affine, DiagonalAffine, LowRankAffine, TriangularAffine
 from bernflow.flows.autoregressive import BernsteinFlow
 from bernflow.flows.base import AbstractDistribution, AbstractFlow
-from bernflow.flows.factors import BORDER, LowRankFactor, as_factor
+from bernflow.flows.factors import BORDER, LowRankFactor, as_factor, unit_low_rank
 from bernflow.flows.gaussian import LocationScale
 from bernflow.flows.mixture import Mixture
 from bernflow.flows.noise import NOISES
@@ -240,7 +240,5 @@ def _skeleton(recipe: dict[str, Any]) -> Affine:
         case {"outer": "diagonal"}:
             return DiagonalAffine(loc, jnp.ones_like(loc))
         case {"outer": "low-rank", "dim": dim, "border": border, "rank": rank}:
-            num = dim - border
-            rest = jnp.zeros((num, border)), jnp.ones(num), jnp.zeros((num, rank)), jnp.zeros(rank)
-            return LowRankAffine(loc, LowRankFactor(jnp.eye(border), *rest))
+            return LowRankAffine(loc, unit_low_rank(dim, border, rank, jnp))
     return TriangularAffine(loc, jnp.eye(recipe["dim"]))

@@ -133,20 +133,16 @@ def test_no_array_of_the_start_is_quadratic():
     assert size <= 64 * dim
 
 
+def defaults(**choices):
+    """Return the settings of a fit, all but a few of them those by default."""
+    names = ("order", "base", "steps", "num_particles", "restarts", "components", "optimizer", "precision")
+    return resolve_settings(family="bernstein", **(dict.fromkeys(names) | choices))
+
+
 def test_no_array_of_a_step_is_quadratic():
     dim, num_particles = 3000, 2
     target = Target(low_rank_gaussian(dim)[0])
-    settings = resolve_settings(
-        family="bernstein",
-        order=None,
-        base=None,
-        steps=None,
-        num_particles=num_particles,
-        restarts=None,
-        components=None,
-        optimizer=None,
-        precision=None,
-    )
+    settings = defaults(num_particles=num_particles)
     flows = zero_flows(settings, dim)
     num_steps = steps_at_once(flows, CHUNK, num_particles)
     shape = {"num_steps": num_steps, "num_particles": num_particles, "use_score": True}
@@ -172,17 +168,7 @@ def test_no_array_of_a_step_is_quadratic():
 
 
 def test_the_rate_does_not_fall_with_very_many_dimensions():
-    settings = resolve_settings(
-        family="bernstein",
-        order=None,
-        base=None,
-        steps=None,
-        num_particles=None,
-        restarts=None,
-        components=None,
-        optimizer=None,
-        precision=None,
-    )
+    settings = defaults()
     assert settings.rate_in(2000) == 2e-2 * FULL_RATE_DIM / 2000
     assert settings.rate_in(3000) == settings.rate_in(30_000)
 
