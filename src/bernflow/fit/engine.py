@@ -22,6 +22,7 @@ from bernflow.fit.devices import Devices
 from bernflow.fit.evaluation import evaluate, log_weights_of, num_diagnostic_draws, num_evaluation_draws, pick, weigh
 from bernflow.fit.interruption import Interruption
 from bernflow.fit.loop import Method, Place, train
+from bernflow.fit.powers import find_powers
 from bernflow.fit.probes import mass_elsewhere
 from bernflow.fit.progress import Recorder
 from bernflow.fit.rays import find_endless
@@ -31,8 +32,11 @@ from bernflow.fit.start import Gaussian
 from bernflow.fit.stopping import COVERED_KHAT, has_arrived, is_within
 from bernflow.fit.wide_start import finder
 from bernflow.fit.work import effort_for_start
+from bernflow.flows.affine import DiagonalAffine
+from bernflow.flows.autoregressive import BernsteinFlow
 from bernflow.flows.base import AbstractDistribution, AbstractFlow
 from bernflow.flows.factors import unit_factor
+from bernflow.flows.wide import WideBernsteinFlow
 from bernflow.keys import nth, spawn
 from bernflow.placement import fetched
 from bernflow.posterior import Posterior
@@ -63,11 +67,22 @@ def initial_flows(
     if settings.family.use_start:
         starts = find_starts(target, num, start_key, devices, settings)
         chosen = np.array(modes.distinct_starts(starts, settings.restarts))
-        return flows_at(settings, target.dim, starts, chosen, flow_key), starts
+        flows = flows_at(settings, target.dim, starts, chosen, flow_key)
+        return tailed(flows, _spread(target, devices), starts.at(chosen)), starts
     spread, points_key = _spread(target, devices), nth(start_key, 0)
     points = preflight(spread, starting_points(spread, points_key, num))
     same = jax.tree.map(lambda leaf: leaf[None], Gaussian(points[0], unit_factor(target.dim), np.zeros(())))
     return flows_at(settings, target.dim, same, np.zeros(settings.restarts, int), flow_key), None
+
+
+def tailed(flows: AbstractFlow, target: Target, starts: Gaussian) -> AbstractFlow:
+    """Return stacked flows with the tails that the density has far from their starts, as far as they can."""
+    if not isinstance(flows, BernsteinFlow | WideBernsteinFlow):
+        return flows
+    if isinstance(flows.outer, DiagonalAffine):  # its dimensions are those of the parameters
+        starts = starts._replace(factor=np.eye(target.dim) * np.asarray(flows.outer.start_scale)[:, None])
+    powers = find_powers(target, starts)
+    return flows.with_powers(powers) if powers.any() else flows
 
 
 def find_starts(

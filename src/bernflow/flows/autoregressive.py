@@ -17,7 +17,7 @@ from bernflow.flows.bernstein import increments, inverse_increments, invert_cent
 from bernflow.flows.conditioner import Masked, MaskedNetwork, Skip
 from bernflow.flows.noise import NOISES
 from bernflow.flows.shape import Place, Shape, Slopes, place_of, shape_of, slopes_of, told
-from bernflow.flows.tails import NUM_WEIGHTS, unbend
+from bernflow.flows.tails import NUM_WEIGHTS, raw_powers, unbend
 
 # The conditioner gives dimension j a shift, a log-scale and the M increments of its polynomial.
 SHIFT, LOG_SCALE, FIRST_INCREMENT = 0, 1, 2
@@ -108,6 +108,12 @@ class BernsteinFlow(AbstractScoredFlow):
     def order(self) -> int:
         """Order M of the polynomials, which have M+1 coefficients."""
         return self.bias.shape[-1] - FIRST_INCREMENT
+
+    def with_powers(self, powers: Float[Array, "*r p 2"]) -> "BernsteinFlow":
+        """Return the flow, or stacked flows, with tails that fall like powers; see `tails.raw_powers`."""
+        if self.bounded or self.noise != "normal":
+            return self
+        return eqx.tree_at(lambda flow: flow.tails, self, raw_powers(powers))
 
     def sample_base(self, key: Key[Array, ""], num: int) -> Float[Array, "s p"]:
         """Draw base noise."""

@@ -107,31 +107,34 @@ class Skip(eqx.Module):
     """Unsaturated terms in e_1..e_{j-1} for location and log-scale of dimension j (see `BernsteinFlow`).
 
     Linear ones make Neal's funnel, up to `LINEAR_UNTIL`, and linear-Gaussian hierarchies exact; the tanh network alone
-    saturates and gets their tails wrong. The log-scale also sees log sqrt(1 + e^2): parameters that are far out
-    together, as in a multivariate Student-t or under a shared scale, are so on either side.
+    saturates and gets their tails wrong. The log-scale also sees log sqrt(1 + (e / k)^2) with a learned knee k: parameters
+    that are far out together, as under a shared scale, are so on either side. A multivariate Student-t with n degrees of
+    freedom is exact: k_i^2 = n + i - 1, where i counts from 1.
     """
 
     shift: Float[Array, "p c"]
     log_scale: Float[Array, "p c"]
     spread: Float[Array, "p c"]
+    log_knee: Float[Array, " c"]
 
     def __init__(self, dim: int, context: int):
         self.shift = jnp.zeros((dim, context))
         self.log_scale = jnp.zeros((dim, context))
         self.spread = jnp.zeros((dim, context))
+        self.log_knee = jnp.zeros(context)
 
     def terms(self, e: Float[Array, " c"]) -> tuple[Float[Array, " p"], Float[Array, " p"]]:
         """Return what is added to the location and to the log-scale of every dimension."""
         linear = jnp.clip(e, -LINEAR_UNTIL, LINEAR_UNTIL) + jnp.sign(e) * jnp.log1p(_excess(e))
-        return self.shift @ e, self.log_scale @ linear + self.spread @ (0.5 * jnp.log1p(e**2))
+        return self.shift @ e, self.log_scale @ linear + self.spread @ (0.5 * jnp.log1p((e * jnp.exp(-self.log_knee)) ** 2))
 
     def slopes(self, e: Float[Array, " c"]) -> tuple[Float[Array, "p c"], Float[Array, "p c"]]:
         """Return the derivatives of both terms."""
-        return self.shift, self.log_scale / (1.0 + _excess(e)) + self.spread * (e / (1.0 + e**2))
+        return self.shift, self.log_scale / (1.0 + _excess(e)) + self.spread * (e / (jnp.exp(2.0 * self.log_knee) + e**2))
 
     def strictly_lower(self) -> "Skip":
         """Return the terms by which no dimension sees itself or a later one."""
-        return jax.tree.map(lambda matrix: jnp.tril(matrix, -1), self)
+        return jax.tree.map(lambda leaf: jnp.tril(leaf, -1) if leaf.ndim == 2 else leaf, self)
 
 
 def _excess(e: Float[Array, " c"]) -> Float[Array, " c"]:

@@ -29,6 +29,11 @@ POWER_UNIT = 0.2
 SQUARE_UNTIL = 8.0
 
 
+def raw_powers(powers: Float[Array, "... 2"]) -> Float[Array, "... 4"]:
+    """Return the raw weights of which h is 1 / (degrees of freedom) on the left and on the right, and d is 1."""
+    return jnp.concatenate([jnp.zeros_like(powers), jnp.clip(powers, 0.0, MAX_POWER) / POWER_UNIT], -1)
+
+
 class Bent(NamedTuple):
     """A bent value and its derivatives.
 

@@ -17,7 +17,7 @@ from bernflow.flows.conditioner import Skip, random_layers
 from bernflow.flows.marginals import Marginals
 from bernflow.flows.noise import NOISES
 from bernflow.flows.shape import Place, Shape, Slopes, place_of, shape_of, slopes_of, told
-from bernflow.flows.tails import NUM_WEIGHTS, unbend
+from bernflow.flows.tails import NUM_WEIGHTS, raw_powers, unbend
 
 
 class Followers(eqx.Module):
@@ -122,6 +122,14 @@ class WideBernsteinFlow(AbstractScoredFlow):
     def context(self) -> int:
         """Number of leading dimensions."""
         return self.leaders.dim
+
+    def with_powers(self, powers: Float[Array, "*r p 2"]) -> "WideBernsteinFlow":
+        """Return the flow, or stacked flows, with tails that fall like powers."""
+        leading, following = powers[..., : self.context, :], powers[..., self.context :, :]
+        flow = eqx.tree_at(lambda flow: flow.leaders, self, self.leaders.with_powers(leading))
+        if self.leaders.noise != "normal":
+            return flow
+        return eqx.tree_at(lambda flow: flow.followers.tails, flow, raw_powers(following))
 
     def sample_base(self, key: Key[Array, ""], num: int) -> Float[Array, "s p"]:
         """Draw base noise."""

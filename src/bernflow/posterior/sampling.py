@@ -105,9 +105,9 @@ def _log_likelihood_block(model: AbstractModel, theta: Theta) -> Theta:
 def prepare(flow: AbstractFlow, layout: AbstractLayout, model: AbstractModel) -> None:
     """Begin to compile what draws from flows of these shapes and evaluates the density there."""
     block = np.zeros((block_of(flow.dim), flow.dim))
+    log_density_block.with_effort(_effort(model)).prepare(layout, model, block[: density_block(model, flow.dim)])
     push_block.prepare(flow, block, block)
     noise_block.prepare(flow, as_key(0))
-    log_density_block.with_effort(_effort(model)).prepare(layout, model, block[: density_block(model, flow.dim)])
 
 
 def _effort(model: AbstractModel) -> Effort:

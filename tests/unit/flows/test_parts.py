@@ -18,7 +18,7 @@ from bernflow.flows.marginals import HALF_WIDTH, ORDER, Marginals
 from bernflow.flows.mixture import Mixture
 from bernflow.flows.noise import NOISES
 from bernflow.flows.paper import BOUND, PaperFlow
-from bernflow.flows.tails import POWER_UNIT, bend
+from bernflow.flows.tails import MAX_POWER, POWER_UNIT, bend, raw_powers
 from bernflow.flows.wide import Followers, WideBernsteinFlow
 
 KEY = jax.random.key(0)
@@ -88,14 +88,42 @@ def test_skip_terms_of_the_conditioner_and_their_slopes():
     rng = np.random.default_rng(0)
     skip = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape)), Skip(3, 3))
     e = jnp.array([0.4, -2.0, 1.5])
+    far = e / np.exp(skip.log_knee)
     shift, log_scale = skip.terms(e)
     np.testing.assert_allclose(shift, skip.shift @ e)
-    np.testing.assert_allclose(log_scale, skip.log_scale @ e + skip.spread @ np.log(np.sqrt(1.0 + e**2)))
+    np.testing.assert_allclose(log_scale, skip.log_scale @ e + skip.spread @ np.log(np.sqrt(1.0 + far**2)))
     for slope, exact in zip(skip.slopes(e), jax.jacobian(skip.terms)(e), strict=True):
         np.testing.assert_allclose(slope, exact)
-    for leaf in jax.tree.leaves(skip.strictly_lower()):
-        assert not np.any(np.triu(leaf))
-        assert np.all(leaf[np.tril_indices(3, -1)])
+    lower = skip.strictly_lower()
+    for matrix in (lower.shift, lower.log_scale, lower.spread):
+        assert not np.any(np.triu(matrix))
+        assert np.all(matrix[np.tril_indices(3, -1)])
+    np.testing.assert_array_equal(lower.log_knee, skip.log_knee)
+    for slope, exact in zip(lower.slopes(e), jax.jacobian(lower.terms)(e), strict=True):
+        np.testing.assert_allclose(slope, exact)
+
+
+def test_the_scales_of_a_multivariate_student_are_exact():
+    degrees, dim = 3.0, 4
+    x = np.array([0.5, -30.0, 2.0, 1e4])
+    # Given the earlier ones, x_i / scale_i is Student-t with one more degree of freedom for each of them.
+    before = np.concatenate([[0.0], np.cumsum(x**2)[:-1]])
+    dofs = degrees + np.arange(dim)
+    scale = np.sqrt((degrees + before) / dofs)
+    skip = Skip(dim, dim)
+    skip = eqx.tree_at(
+        lambda s: (s.spread, s.log_knee), skip, (jnp.tril(jnp.ones((dim, dim)), -1), jnp.asarray(0.5 * np.log(dofs)))
+    )
+    found = np.exp(skip.terms(jnp.asarray(x / scale))[1]) * np.sqrt(degrees / dofs)
+    np.testing.assert_allclose(found, scale, rtol=1e-5)
+
+
+def test_powers_of_a_tail_become_its_weights():
+    powers = jnp.array([[0.1, 0.3], [0.0, 5.0]])
+    u = jnp.array([[-2.0, 3.0], [-2.0, 3.0]])
+    bent = jax.vmap(lambda tail, u: jax.vmap(lambda u: bend(tail, u).value)(u))(raw_powers(powers), u)
+    capped = jnp.minimum(powers, MAX_POWER)
+    np.testing.assert_allclose(bent, u * np.exp(0.5 * capped * u**2), rtol=1e-5)
 
 
 def test_far_out_a_scale_grows_like_a_power():
