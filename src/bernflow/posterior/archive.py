@@ -23,7 +23,7 @@ from bernflow.posterior.trees import fill_arrays, named_arrays
 from bernflow.precision import resolve_precision, use_precision
 from bernflow.target import Layout, layout_of
 
-KIND = Kind("bernflow-posterior", 4, "a saved posterior", "post.save(path)", "copy it anew, or fit and save it again")
+KIND = Kind("bernflow-posterior", 5, "a saved posterior", "post.save(path)", "copy it anew, or fit and save it again")
 # Begins the names of the arrays of a network, of the flow and of the history.
 NETWORK, FLOW, HISTORY = "network", "flow", "history"
 # Nobody fits polynomials of a higher order; the matrices that they need would fill the memory.
