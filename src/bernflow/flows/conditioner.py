@@ -107,9 +107,9 @@ class Skip(eqx.Module):
     """Unsaturated terms in e_1..e_{j-1} for location and log-scale of dimension j (see `BernsteinFlow`).
 
     Linear ones make Neal's funnel, up to `LINEAR_UNTIL`, and linear-Gaussian hierarchies exact; the tanh network alone
-    saturates and gets their tails wrong. The log-scale also sees log sqrt(1 + (e / k)^2) with a learned knee k: parameters
-    that are far out together, as under a shared scale, are so on either side. A multivariate Student-t with n degrees of
-    freedom is exact: k_i^2 = n + i - 1, where i counts from 1.
+    saturates and gets their tails wrong. The log-scale also sees log sqrt(1 + (e / k)^2) with a learned knee k:
+    parameters that are far out together, as under a shared scale, are so on either side. A multivariate Student-t with
+    n degrees of freedom is exact: k_i^2 = n + i - 1, where i counts from 1.
     """
 
     shift: Float[Array, "p c"]
@@ -126,11 +126,13 @@ class Skip(eqx.Module):
     def terms(self, e: Float[Array, " c"]) -> tuple[Float[Array, " p"], Float[Array, " p"]]:
         """Return what is added to the location and to the log-scale of every dimension."""
         linear = jnp.clip(e, -LINEAR_UNTIL, LINEAR_UNTIL) + jnp.sign(e) * jnp.log1p(_excess(e))
-        return self.shift @ e, self.log_scale @ linear + self.spread @ (0.5 * jnp.log1p((e * jnp.exp(-self.log_knee)) ** 2))
+        far = 0.5 * jnp.log1p((e * jnp.exp(-self.log_knee)) ** 2)
+        return self.shift @ e, self.log_scale @ linear + self.spread @ far
 
     def slopes(self, e: Float[Array, " c"]) -> tuple[Float[Array, "p c"], Float[Array, "p c"]]:
         """Return the derivatives of both terms."""
-        return self.shift, self.log_scale / (1.0 + _excess(e)) + self.spread * (e / (jnp.exp(2.0 * self.log_knee) + e**2))
+        far_by_e = e / (jnp.exp(2.0 * self.log_knee) + e**2)
+        return self.shift, self.log_scale / (1.0 + _excess(e)) + self.spread * far_by_e
 
     def strictly_lower(self) -> "Skip":
         """Return the terms by which no dimension sees itself or a later one."""
