@@ -109,7 +109,7 @@ class BernsteinFlow(AbstractScoredFlow):
         """Order M of the polynomials, which have M+1 coefficients."""
         return self.bias.shape[-1] - FIRST_INCREMENT
 
-    def with_powers(self, powers: Float[Array, "*r p 2"]) -> "BernsteinFlow":
+    def with_powers(self, powers: Float[Any, "*r p 2"]) -> "BernsteinFlow":
         """Return the flow, or stacked flows, with tails that fall like powers; see `tails.raw_powers`."""
         if self.bounded or self.noise != "normal":
             return self

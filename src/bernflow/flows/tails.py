@@ -6,7 +6,7 @@ like a power, those of a Student-t with 1 / h degrees of freedom. Few numbers pe
 their side, where the outermost coefficients of a polynomial are learned from the few draws that reach them.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ POWER_UNIT = 0.2
 SQUARE_UNTIL = 8.0
 
 
-def raw_powers(powers: Float[Array, "... 2"]) -> Float[Array, "... 4"]:
+def raw_powers(powers: Float[Any, "... 2"]) -> Float[Array, "... 4"]:
     """Return the raw weights of which h is 1 / (degrees of freedom) on the left and on the right, and d is 1."""
     return jnp.concatenate([jnp.zeros_like(powers), jnp.clip(powers, 0.0, MAX_POWER) / POWER_UNIT], -1)
 

@@ -123,7 +123,7 @@ class WideBernsteinFlow(AbstractScoredFlow):
         """Number of leading dimensions."""
         return self.leaders.dim
 
-    def with_powers(self, powers: Float[Array, "*r p 2"]) -> "WideBernsteinFlow":
+    def with_powers(self, powers: Float[Any, "*r p 2"]) -> "WideBernsteinFlow":
         """Return the flow, or stacked flows, with tails that fall like powers."""
         leading, following = powers[..., : self.context, :], powers[..., self.context :, :]
         flow = eqx.tree_at(lambda flow: flow.leaders, self, self.leaders.with_powers(leading))
