@@ -7,7 +7,8 @@ import csv
 from pathlib import Path
 
 from bernflow.experiments.accuracy.cases import all_cases
-from bernflow.experiments.accuracy.methods.ours import CHOICES, DEFAULTS
+from bernflow.experiments.accuracy.methods.ours import DEFAULTS
+from bernflow.experiments.accuracy.page import short_status
 from bernflow.experiments.accuracy.summary import best_method, goals, rows
 from bernflow.experiments.study.records import load_records
 from bernflow.files import write_whole
@@ -59,9 +60,7 @@ def table(records, results=ROOT / "results"):
     lines = ["| posterior | " + " | ".join(COLUMNS.values()) + " |", "|---|" + "---|" * len(COLUMNS)]
     for target, title in ROWS.items():
         row = found.get(target, {})
-        # Where a user would say something about the posterior, ours is the fit that was told it.
-        shown = {**row, DEFAULTS: row.get(CHOICES, row.get(DEFAULTS))}
-        shown = {method: shown[method] for method in COLUMNS if shown.get(method) is not None}
+        shown = {method: row[method] for method in COLUMNS if method in row}
         best = best_method(shown)
         cells = [_cell(shown[method], method == best) if method in shown else NOT_MEASURED for method in COLUMNS]
         place = list(COLUMNS).index(PAPER)
@@ -73,7 +72,7 @@ def table(records, results=ROOT / "results"):
 
 def _cell(row, best):
     if row.status is not None:
-        return row.status.split(":")[0]
+        return short_status(row.status)
     seconds = f"{row.figures['seconds']:.0f} s"
     if row.figures["elbo"] is None:  # draws without a density
         error = row.figures["mean_error"]

@@ -7,6 +7,7 @@ from pathlib import Path
 from bernflow.experiments.accuracy.cases import GROUPS, Case
 from bernflow.experiments.accuracy.methods import METHODS
 from bernflow.experiments.accuracy.picture import draw
+from bernflow.experiments.accuracy.processes import OUT_OF_TIME
 from bernflow.experiments.accuracy.summary import Row, best_method, goals, rows
 from bernflow.experiments.study.figures import write_figure
 from bernflow.experiments.study.records import Record
@@ -114,11 +115,23 @@ def _kl(row: Row | None, exact: bool) -> str:
     if row is None:
         return ""
     if row.status is not None:
-        return row.status if len(row.status) < 30 else row.status.split(":")[0]
+        return short_status(row.status)
     if row.kl is None:
         elbo = row.figures["elbo"]
         return "" if elbo is None else f"ELBO {elbo:.2f}"
     return _small(row.kl) if exact else f"≈ {_small(row.kl)}".replace("≈ <", "≲")
+
+
+def short_status(status: str) -> str:
+    """Say in a cell of a table why there is no figure.
+
+    Example:
+        >>> short_status("exceeded the time limit of 400 s"), short_status("failed: ValueError: what is this")
+        ('> 400 s', 'failed')
+    """
+    if status.startswith(OUT_OF_TIME):
+        return status.replace(f"{OUT_OF_TIME} of", ">")
+    return status.split(":")[0]
 
 
 def _small(kl: float) -> str:

@@ -106,6 +106,12 @@ def test_an_evaluation_that_contradicts_the_training_is_refused():
         numpyro_guides._check_against_training(np.full(100, -5.0), losses)
 
 
+def test_a_training_that_ended_in_nothing_says_so():
+    nothing = np.full(100, np.nan)
+    with pytest.raises(RefusedError, match="training gave NaN"):
+        numpyro_guides._check_against_training(nothing, nothing)
+
+
 def test_pathfinder_without_a_usable_path():
     pytest.importorskip("blackjax")
     from blackjax.vi.multipathfinder import MultipathfinderState

@@ -15,7 +15,10 @@ Settings = Mapping[str, Any]
 
 
 class RefusedError(BernflowError):
-    """The method declares that it does not fit such a model; the message is what the table says."""
+    """The method does not fit such a model, or its training ended in nothing; the message is what the table says."""
+
+
+DIVERGED = "training gave NaN"
 
 
 @dataclass(frozen=True)

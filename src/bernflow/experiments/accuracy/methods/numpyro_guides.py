@@ -12,7 +12,7 @@ from numpyro.infer import SVI, Trace_ELBO, autoguide
 
 from bernflow.errors import BernflowError
 from bernflow.experiments.accuracy.density import Density
-from bernflow.experiments.accuracy.methods.base import Drawn, Fitted, Method, RefusedError, Settings
+from bernflow.experiments.accuracy.methods.base import DIVERGED, Drawn, Fitted, Method, RefusedError, Settings
 from bernflow.experiments.targets import Benchmark
 
 LABELS = {
@@ -69,6 +69,8 @@ def _check_against_training(log_weights: Any, losses: np.ndarray) -> None:
     Both estimate the same number by different code, so a mistake here cannot pass for a poor guide.
     """
     elbo, trained = np.mean(log_weights), -np.mean(losses)
+    if np.isnan(trained):
+        raise RefusedError(DIVERGED)
     # The tolerance comes from the losses alone: a wrong evaluation has a huge spread and would excuse itself by it.
     # Three standard deviations of a single loss leave room for the last moves of a guide that is still far from the
     # posterior; a wrong order of the parameters is off by hundreds.

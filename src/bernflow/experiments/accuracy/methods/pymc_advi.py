@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from bernflow.experiments.accuracy.density import Density
-from bernflow.experiments.accuracy.methods.base import Drawn, Fitted, Method, Settings
+from bernflow.experiments.accuracy.methods.base import DIVERGED, Drawn, Fitted, Method, RefusedError, Settings
 from bernflow.experiments.targets import Benchmark
 
 KINDS = {
@@ -36,7 +36,10 @@ def fit(benchmark: Benchmark, key: int, settings: Settings, kind: str) -> Fitted
         with pm.Model():
             x = pm.Flat("x", shape=density.dim)
             pm.Potential("log_density", _operation(density)(x))
-            approximation = pm.fit(settings["steps"], method=kind, random_seed=key, progressbar=False)
+            try:
+                approximation = pm.fit(settings["steps"], method=kind, random_seed=key, progressbar=False)
+            except FloatingPointError as error:
+                raise RefusedError(DIVERGED) from error
         mean = np.asarray(approximation.mean.eval(), np.float64)
         factor = np.linalg.cholesky(np.asarray(approximation.cov.eval(), np.float64))
         seconds = time.perf_counter() - started
