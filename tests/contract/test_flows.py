@@ -109,6 +109,16 @@ def wide(dim, context, noise="normal"):
     return make
 
 
+def rotated(dim, context):
+    """The same with followers along other axes."""
+
+    def make(seed):
+        axes, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(dim - context, dim - context)))
+        return wide(dim, context)(seed).with_rotation(axes)
+
+    return make
+
+
 def low_rank_factor(dim, border, rank):
     """A factor whose leading dimensions are correlated with all others."""
     rng = np.random.default_rng(dim)
@@ -162,6 +172,7 @@ CASES = {
     # Farther out the scales of five random followers span more digits than there are.
     "bernstein-wide-2": Case("bernstein", 2, wide(2, 1)),
     "bernstein-wide-5": Case("bernstein", 5, wide(5, 2), 5.0),
+    "bernstein-rotated-4": Case("bernstein", 4, rotated(4, 2), 5.0, triangular=False),
     "bernstein-wide-logistic-5": Case("bernstein", 5, wide(5, 3, noise="logistic"), 8.0),
     "bernstein-very-wide-2": Case("bernstein", 2, very_wide(2, 1, 1, 1)),
     "bernstein-very-wide-6": Case("bernstein", 6, very_wide(6, 2, 2, 2), 5.0, triangular=False),

@@ -8,7 +8,7 @@ from jaxtyping import Array, Key
 from bernflow.diagnostics.verdict import MISSING_USABLE
 from bernflow.fit.building import flows_at
 from bernflow.fit.devices import Devices
-from bernflow.fit.engine import Refiner, find_starts, initial_flows, tailed, train_and_judge
+from bernflow.fit.engine import Refiner, find_starts, informed, initial_flows, train_and_judge
 from bernflow.fit.modes import PART_GAIN, distinct_places
 from bernflow.fit.resume import Resumption
 from bernflow.fit.settings import Settings
@@ -52,7 +52,7 @@ def fit_target(
         return posterior
     several = dataclasses.replace(settings, restarts=len(places), components=len(places))
     flows = flows_at(several, target.dim, starts, np.array(places), flow_key)
-    flows = tailed(flows, target, starts.at(np.array(places)))
+    flows = informed(flows, target, starts.at(np.array(places)))
     memory = None if resumption is None else resumption.loop("mixture")
     mixture = train_and_judge(
         target, several, flows, train_key, progress, began, refiner, probes=starts, memory=memory, devices=devices

@@ -27,6 +27,7 @@ from bernflow.fit.probes import mass_elsewhere
 from bernflow.fit.progress import Recorder
 from bernflow.fit.rays import find_endless
 from bernflow.fit.resume import LoopMemory
+from bernflow.fit.rotation import find_rotation
 from bernflow.fit.settings import Settings
 from bernflow.fit.start import Gaussian
 from bernflow.fit.stopping import COVERED_KHAT, has_arrived, is_within
@@ -35,7 +36,7 @@ from bernflow.fit.work import effort_for_start
 from bernflow.flows.affine import DiagonalAffine
 from bernflow.flows.autoregressive import BernsteinFlow
 from bernflow.flows.base import AbstractDistribution, AbstractFlow
-from bernflow.flows.factors import unit_factor
+from bernflow.flows.factors import is_dense, unit_factor
 from bernflow.flows.wide import WideBernsteinFlow
 from bernflow.keys import nth, spawn
 from bernflow.placement import fetched
@@ -68,21 +69,35 @@ def initial_flows(
         starts = find_starts(target, num, start_key, devices, settings)
         chosen = np.array(modes.distinct_starts(starts, settings.restarts))
         flows = flows_at(settings, target.dim, starts, chosen, flow_key)
-        return tailed(flows, _spread(target, devices), starts.at(chosen)), starts
+        return informed(flows, _spread(target, devices), starts.at(chosen)), starts
     spread, points_key = _spread(target, devices), nth(start_key, 0)
     points = preflight(spread, starting_points(spread, points_key, num))
     same = jax.tree.map(lambda leaf: leaf[None], Gaussian(points[0], unit_factor(target.dim), np.zeros(())))
     return flows_at(settings, target.dim, same, np.zeros(settings.restarts, int), flow_key), None
 
 
-def tailed(flows: AbstractFlow, target: Target, starts: Gaussian) -> AbstractFlow:
-    """Return stacked flows with the tails that the density has far from their starts, as far as they can."""
+def informed(flows: AbstractFlow, target: Target, starts: Gaussian) -> AbstractFlow:
+    """Return stacked flows that know what the density tells near their starts, axes, and far from them, tails."""
     if not isinstance(flows, BernsteinFlow | WideBernsteinFlow):
         return flows
     if isinstance(flows.outer, DiagonalAffine):  # its dimensions are those of the parameters
         starts = starts._replace(factor=np.eye(target.dim) * np.asarray(flows.outer.start_scale)[:, None])
+    elif isinstance(flows, WideBernsteinFlow) and is_dense(target.dim):
+        flows, starts = _rotated(flows, target, starts)
     powers = find_powers(target, starts)
     return flows.with_powers(powers) if powers.any() else flows
+
+
+def _rotated(flows: WideBernsteinFlow, target: Target, starts: Gaussian) -> tuple[WideBernsteinFlow, Gaussian]:
+    """Return stacked flows with the axes that the density tells, and starts whose factor has these axes."""
+    first, following = flows.context, target.dim - flows.context
+    found = [find_rotation(target, starts.at(i), first) for i in range(len(starts.loc))]
+    if all(rotation is None for rotation in found):
+        return flows, starts
+    rotation = np.stack([np.eye(following) if axes is None else axes for axes in found])
+    factor = np.array(starts.factor)
+    factor[..., first:] = factor[..., first:] @ rotation
+    return flows.with_rotation(rotation), starts._replace(factor=factor)
 
 
 def find_starts(

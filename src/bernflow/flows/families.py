@@ -225,7 +225,7 @@ def build(recipe: dict[str, Any]) -> AbstractDistribution:
             noise in NOISES
         ):
             sizes = {"order": order, "width": width, "noise": noise, "context": context}
-            return WideBernsteinFlow(key, _skeleton(recipe), **sizes)
+            return WideBernsteinFlow(key, _skeleton(recipe), rotated=recipe.get("rotated", False), **sizes)
         case {"kind": "bernstein", "order": order, "noise": noise, "width": width, "skip": skip} if (
             noise in NOISES and recipe["outer"] != "low-rank"
         ):

@@ -91,10 +91,14 @@ class WideBernsteinFlow(AbstractScoredFlow):
 
     The score costs a multiple of p (c + M + h) per draw, c the size of the context, instead of p^2 (p + h); only the
     outer affine map, which all draws share, may be quadratic in p. A new flow is that map of standard normal noise.
+
+    The followers may be the coordinates along other axes than those of the outer map: where their covariance depends on
+    the leaders, scales follow it along axes that it does not turn.
     """
 
     leaders: BernsteinFlow
     followers: Followers
+    rotation: Float[Array, "n n"] | None
     outer: Affine
     marginals: Marginals
     dim: int = eqx.field(static=True)
@@ -108,6 +112,7 @@ class WideBernsteinFlow(AbstractScoredFlow):
         width: int,
         context: int,
         noise: str = "normal",
+        rotated: bool = False,
     ):
         self.dim = outer.start_loc.shape[0]
         leader_key, follower_key = jax.random.split(key)
@@ -115,6 +120,7 @@ class WideBernsteinFlow(AbstractScoredFlow):
         unit = DiagonalAffine(jnp.zeros(context), jnp.ones(context))
         self.leaders = BernsteinFlow(leader_key, unit, order=order, width=width, noise=noise)
         self.followers = Followers(follower_key, self.dim - context, context, order=order, width=width, noise=noise)
+        self.rotation = jnp.eye(self.dim - context) if rotated else None
         self.outer = outer
         self.marginals = Marginals(outer.start_loc, outer.row_norms())
 
@@ -122,6 +128,10 @@ class WideBernsteinFlow(AbstractScoredFlow):
     def context(self) -> int:
         """Number of leading dimensions."""
         return self.leaders.dim
+
+    def with_rotation(self, rotation: Float[Any, "*r n n"]) -> "WideBernsteinFlow":
+        """Return the flow, or stacked flows, whose followers are coordinates along the columns of rotations."""
+        return eqx.tree_at(lambda flow: flow.rotation, self, jnp.asarray(rotation), is_leaf=lambda node: node is None)
 
     def with_powers(self, powers: Float[Any, "*r p 2"]) -> "WideBernsteinFlow":
         """Return the flow, or stacked flows, with tails that fall like powers."""
@@ -146,7 +156,7 @@ class WideBernsteinFlow(AbstractScoredFlow):
         shift, log_scale = self.followers.conditioned(self.followers.hidden(first), y)
         shape = self.followers.shape(rest)
         following = jnp.exp(log_scale) * (shape.bent.value + shift)
-        w, outer_log_det = self.outer.transform_and_log_det(jnp.concatenate([y, following]))
+        w, outer_log_det = self.outer.transform_and_log_det(jnp.concatenate([y, self._turned(following)]))
         x, marginal_log_slope = self.marginals.transform_and_log_slope(w)
         return x, log_det + outer_log_det + jnp.sum(shape.log_slope() + log_scale) + jnp.sum(marginal_log_slope)
 
@@ -154,6 +164,7 @@ class WideBernsteinFlow(AbstractScoredFlow):
         """Map a parameter vector to its noise; return z and log |dz/dx|."""
         y = self.outer.inverse(self.marginals.inverse(x))
         first, rest = y[: self.context], y[self.context :]
+        rest = rest if self.rotation is None else self.rotation.T @ rest
         z, _ = self.leaders.inverse_and_log_det(first)
         shift, log_scale = self.followers.conditioned(self.followers.hidden(z), first)
         z = jnp.concatenate([z, self.followers.invert_shapes(rest * jnp.exp(-log_scale) - shift)])
@@ -179,7 +190,7 @@ class WideBernsteinFlow(AbstractScoredFlow):
         shift, log_scale = self.followers.conditioned(hidden, y)
         shape, shape_slopes, value = self.followers.shape_told(rest)
         following = jnp.exp(log_scale) * (value + shift)
-        w, outer_log_det = self.outer.transform_and_log_det(jnp.concatenate([y, following]))
+        w, outer_log_det = self.outer.transform_and_log_det(jnp.concatenate([y, self._turned(following)]))
         x, marginal_log_slope, marginal_by_w = self.marginals.transform_told(w)
         log_slope = shape.log_slope() + log_scale
         log_det = log_det + outer_log_det + jnp.sum(log_slope) + jnp.sum(marginal_log_slope)
@@ -197,8 +208,12 @@ class WideBernsteinFlow(AbstractScoredFlow):
         gradient = noise_score[: self.context] - log_det_gradient - pull(by_hidden)[0]
         skip_shift, skip_scale = fixed.followers.skip.slopes(y)
         leading = fixed.leaders.pull_back(jacobian, gradient) - by_shift @ skip_shift - by_scale @ skip_scale
-        score_w = fixed.outer.pull_back(jnp.concatenate([leading, u]))
+        score_w = fixed.outer.pull_back(jnp.concatenate([leading, self._turned(u)]))
         return x, log_det, (score_w - marginal_by_w) * jnp.exp(-marginal_log_slope)
+
+    def _turned(self, v: Float[Array, " n"]) -> Float[Array, " n"]:
+        """Turn coordinates of the followers, or a covector, to the axes of the outer map."""
+        return v if self.rotation is None else stop_gradient(self.rotation) @ v
 
     def recipe(self) -> dict[str, Any]:
         """Describe the structure, so that a saved flow can be rebuilt."""
@@ -209,5 +224,6 @@ class WideBernsteinFlow(AbstractScoredFlow):
             "noise": self.leaders.noise,
             "width": self.followers.b1.shape[0],
             "context": self.context,
+            "rotated": self.rotation is not None,
             **self.outer.recipe(),
         }
