@@ -52,7 +52,7 @@ def fit_target(
         return posterior
     several = dataclasses.replace(settings, restarts=len(places), components=len(places))
     flows = flows_at(several, target.dim, starts, np.array(places), flow_key)
-    flows = informed(flows, target, starts.at(np.array(places)))
+    flows = informed(flows, target, starts.at(np.array(places)), devices)
     memory = None if resumption is None else resumption.loop("mixture")
     mixture = train_and_judge(
         target, several, flows, train_key, progress, began, refiner, probes=starts, memory=memory, devices=devices

@@ -69,17 +69,18 @@ def initial_flows(
         starts = find_starts(target, num, start_key, devices, settings)
         chosen = np.array(modes.distinct_starts(starts, settings.restarts))
         flows = flows_at(settings, target.dim, starts, chosen, flow_key)
-        return informed(flows, _spread(target, devices), starts.at(chosen)), starts
+        return informed(flows, target, starts.at(chosen), devices), starts
     spread, points_key = _spread(target, devices), nth(start_key, 0)
     points = preflight(spread, starting_points(spread, points_key, num))
     same = jax.tree.map(lambda leaf: leaf[None], Gaussian(points[0], unit_factor(target.dim), np.zeros(())))
     return flows_at(settings, target.dim, same, np.zeros(settings.restarts, int), flow_key), None
 
 
-def informed(flows: AbstractFlow, target: Target, starts: Gaussian) -> AbstractFlow:
+def informed(flows: AbstractFlow, target: Target, starts: Gaussian, devices: Devices | None = None) -> AbstractFlow:
     """Return stacked flows that know what the density tells near their starts, axes, and far from them, tails."""
     if not isinstance(flows, BernsteinFlow | WideBernsteinFlow):
         return flows
+    target = _spread(target, devices)
     if isinstance(flows.outer, DiagonalAffine):  # its dimensions are those of the parameters
         starts = starts._replace(factor=np.eye(target.dim) * np.asarray(flows.outer.start_scale)[:, None])
     elif isinstance(flows, WideBernsteinFlow) and is_dense(target.dim):
