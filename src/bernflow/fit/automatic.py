@@ -6,9 +6,8 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from bernflow.diagnostics.verdict import MISSING_USABLE
-from bernflow.fit.building import flows_at
 from bernflow.fit.devices import Devices
-from bernflow.fit.engine import Refiner, find_starts, informed, initial_flows, train_and_judge
+from bernflow.fit.engine import Refiner, find_starts, informed_flows, initial_flows, train_and_judge
 from bernflow.fit.modes import PART_GAIN, distinct_places
 from bernflow.fit.resume import Resumption
 from bernflow.fit.settings import Settings
@@ -51,8 +50,7 @@ def fit_target(
     if len(places) < 2:
         return posterior
     several = dataclasses.replace(settings, restarts=len(places), components=len(places))
-    flows = flows_at(several, target.dim, starts, np.array(places), flow_key)
-    flows = informed(flows, target, starts.at(np.array(places)), devices)
+    flows = informed_flows(target, several, starts, np.array(places), flow_key, devices)
     memory = None if resumption is None else resumption.loop("mixture")
     mixture = train_and_judge(
         target, several, flows, train_key, progress, began, refiner, probes=starts, memory=memory, devices=devices

@@ -10,7 +10,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Array, Key
+from jaxtyping import Array, Int, Key
 
 from bernflow.background import Effort, without_pauses
 from bernflow.diagnostics.verdict import Diagnostics, judge, say_improper
@@ -68,22 +68,30 @@ def initial_flows(
     if settings.family.use_start:
         starts = find_starts(target, num, start_key, devices, settings)
         chosen = np.array(modes.distinct_starts(starts, settings.restarts))
-        flows = flows_at(settings, target.dim, starts, chosen, flow_key)
-        return informed(flows, target, starts.at(chosen), devices), starts
+        return informed_flows(target, settings, starts, chosen, flow_key, devices), starts
     spread, points_key = _spread(target, devices), nth(start_key, 0)
     points = preflight(spread, starting_points(spread, points_key, num))
     same = jax.tree.map(lambda leaf: leaf[None], Gaussian(points[0], unit_factor(target.dim), np.zeros(())))
     return flows_at(settings, target.dim, same, np.zeros(settings.restarts, int), flow_key), None
 
 
-def informed(flows: AbstractFlow, target: Target, starts: Gaussian, devices: Devices | None = None) -> AbstractFlow:
-    """Return stacked flows that know what the density tells near their starts, axes, and far from them, tails."""
-    if not isinstance(flows, BernsteinFlow | WideBernsteinFlow):
+def informed_flows(
+    target: Target,
+    settings: Settings,
+    starts: Gaussian,
+    chosen: Int[np.ndarray, " r"],
+    key: Key[Array, ""],
+    devices: Devices | None,
+) -> AbstractFlow:
+    """Return stacked flows at chosen starts that know what the density tells: axes near them, tails far from them."""
+    flows = flows_at(settings, target.dim, starts, chosen, key)
+    # In more dimensions a matrix of axes is too large.
+    if not isinstance(flows, BernsteinFlow | WideBernsteinFlow) or not is_dense(target.dim):
         return flows
-    target = _spread(target, devices)
+    target, starts = _spread(target, devices), starts.at(chosen)
     if isinstance(flows.outer, DiagonalAffine):  # its dimensions are those of the parameters
         starts = starts._replace(factor=np.eye(target.dim) * np.asarray(flows.outer.start_scale)[:, None])
-    elif isinstance(flows, WideBernsteinFlow) and is_dense(target.dim):
+    elif isinstance(flows, WideBernsteinFlow):
         flows, starts = _rotated(flows, target, starts)
     powers = find_powers(target, starts)
     return flows.with_powers(powers) if powers.any() else flows

@@ -9,7 +9,6 @@ import numpy as np
 from jaxtyping import Float
 
 from bernflow.fit.start import Gaussian
-from bernflow.flows.factors import is_dense
 from bernflow.posterior import sampling
 from bernflow.target import Target
 
@@ -35,8 +34,6 @@ def find_powers(target: Target, starts: Gaussian) -> Float[np.ndarray, "r p 2"]:
     """
     num, dim = np.shape(starts.loc)
     powers = np.zeros((num, dim, 2))
-    if not is_dense(dim):
-        return powers
     sides = np.stack(np.meshgrid(np.arange(num), np.arange(dim), np.arange(2), indexing="ij"), -1).reshape(-1, 3)
     steepest = (1.0 + MAX_DEGREES) * (1.0 + SAME)
     for part in np.array_split(sides, -(-sides.size * dim // MAX_NUMBERS)):

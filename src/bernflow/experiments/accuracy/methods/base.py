@@ -12,13 +12,12 @@ from bernflow.errors import BernflowError
 from bernflow.experiments.targets import Benchmark
 
 Settings = Mapping[str, Any]
+# What a table says of a training that ended in nothing.
+DIVERGED = "training gave NaN"
 
 
 class RefusedError(BernflowError):
     """The method does not fit such a model, or its training ended in nothing; the message is what the table says."""
-
-
-DIVERGED = "training gave NaN"
 
 
 @dataclass(frozen=True)
