@@ -14,7 +14,8 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
-from bernflow.flows.base import AbstractFlow, AbstractScoredFlow, inlined
+from bernflow.flows.base import AbstractFlow, AbstractScoredFlow, constant, inlined
+from bernflow.flows.mixture import Mixture
 from bernflow.target import Target
 
 # Share of particles with one coordinate drawn wide, and how wide.
@@ -25,10 +26,17 @@ MAX_WEIGHT = 10.0
 
 
 class Estimate(NamedTuple):
-    """Gradient of a loss, and the log weights of the particles that gave it."""
+    """Gradient of a loss, and the log weights of the particles that gave it.
+
+    Attributes:
+        gradient: of the shape of the flow.
+        log_weights: log p - log q.
+        log_shares: how much every particle counts in a mean under q, up to a constant.
+    """
 
     gradient: PyTree
     log_weights: Float[Array, " s"]
+    log_shares: Float[Array, " s"]
 
 
 class Noise(NamedTuple):
@@ -85,7 +93,7 @@ def pathwise_gradient(flow: AbstractFlow, target: Target, z: Float[Array, "s p"]
         return -_mean_over(usable, jnp.where(usable, log_weights, 0.0)), log_weights
 
     (_, log_weights), gradient = eqx.filter_value_and_grad(loss, has_aux=True)(flow)
-    return Estimate(gradient, log_weights)
+    return Estimate(gradient, log_weights, jnp.zeros_like(log_weights))
 
 
 def path_gradient(flow: AbstractScoredFlow, target: Target, noise: Noise, power: Float[Array, ""]) -> Estimate:
@@ -110,14 +118,73 @@ def path_gradient(flow: AbstractScoredFlow, target: Target, noise: Noise, power:
     log_weights = log_p - (jax.vmap(flow.base_log_prob)(noise.z) - log_det)
     pull = score_p - score_q
     usable = jnp.isfinite(log_weights) & jnp.all(jnp.isfinite(pull), -1)
-    # The median: neither a draw far outside nor one giant weight moves the scale of all others.
-    center = jnp.sort(jnp.where(usable, log_weights, jnp.inf))[jnp.sum(usable) // 2]
-    # Clipped before the power: with power 0 an infinite log weight must not become NaN.
-    excess = jnp.clip(jnp.where(usable, log_weights - center, 0.0), -100.0, jnp.log(MAX_WEIGHT))
-    weight = jnp.exp(power * excess + noise.log_ratio)
+    weight = jnp.exp(power * _excess(log_weights, usable) + noise.log_ratio)
     pull = jnp.where(usable[:, None], weight[:, None] * pull, 0.0)
     (gradient,) = pull_back(-pull / jnp.maximum(jnp.sum(usable), 1))
-    return Estimate(gradient, log_weights)
+    return Estimate(gradient, log_weights, noise.log_ratio)
+
+
+def _excess(log_weights: Float[Array, "*s"], usable: Bool[Array, "*s"]) -> Float[Array, "*s"]:
+    """Return by how much log weights exceed the usual one, cut off at both ends."""
+    # The median: neither a draw far outside nor one giant weight moves the scale of all others.
+    center = jnp.sort(jnp.where(usable, log_weights, jnp.inf).reshape(-1))[jnp.sum(usable) // 2]
+    # Cut off before any power: with power 0 an infinite log weight must not become NaN.
+    return jnp.clip(jnp.where(usable, log_weights - center, 0.0), -100.0, jnp.log(MAX_WEIGHT))
+
+
+def mixture_gradient(mixture: Mixture, target: Target, noise: Noise, power: Float[Array, ""]) -> Estimate:
+    """Do as `path_gradient` for all parts of a mixture at once, and for their weights.
+
+    The noise has as many draws for every part, (k, s, p). With q_k moved along v_k, the divergence
+    E_q[f(w)] changes by -w_k E_k[f''(w) w^2 (grad_x log w) v_k], w = p / q with the whole mixture q: parts leave to
+    others what these hold already. By the weight of part k it changes by E_k[f(w) - w f'(w)].
+    """
+    z, log_ratio = noise
+    first: AbstractScoredFlow = mixture.components[0]  # type: ignore[assignment]
+
+    def sample(mixture):
+        parts = mixture.stacked()
+        x, log_det, score = eqx.filter_vmap(lambda part, z: jax.vmap(part.transform_and_score)(z))(parts, z)
+        return x, (log_det, score)
+
+    with inlined(first):
+        x, pull_back, (log_det, score) = eqx.filter_vjp(sample, mixture, has_aux=True)
+    log_p, score_p = jax.vmap(jax.vmap(jax.value_and_grad(target.log_density)))(x)
+    own = jax.vmap(jax.vmap(first.base_log_prob))(z) - log_det
+    log_q, score_q = _mixed(mixture, x, own, score)
+    log_weights, pull = log_p - log_q, score_p - score_q
+    usable = jnp.isfinite(log_weights) & jnp.all(jnp.isfinite(pull), -1)
+    excess = _excess(log_weights, usable)
+    shares = jnp.exp(mixture.log_shares())
+    weight = shares[:, None] * jnp.exp(power * excess + log_ratio)
+    counts = jnp.maximum(jnp.sum(usable, -1, keepdims=True), 1)
+    (gradient,) = pull_back(jnp.where(usable[..., None], -weight[..., None] * pull, 0.0) / counts[..., None])
+    # -log w for the reverse KL, -w for the forward KL.
+    change = jnp.where(power > 0.0, -jnp.exp(power * excess) / jnp.where(power > 0.0, power, 1.0), -excess)
+    # A mean of its own for every part, so that it is exact where all draws agree.
+    ratio = jnp.where(usable, jnp.exp(log_ratio), 0.0)
+    by_share = jnp.sum(ratio * change, -1) / jnp.maximum(jnp.sum(ratio, -1), 1e-30)
+    by_log_weight = shares * (by_share - jnp.sum(shares * by_share))
+    gradient = eqx.tree_at(lambda mixture: mixture.log_weights, gradient, by_log_weight)
+    return Estimate(gradient, log_weights.reshape(-1), (log_ratio + mixture.log_shares()[:, None]).reshape(-1))
+
+
+def _mixed(mixture, x, own, score):
+    """Evaluate log q and its score of a whole mixture at the draws of all parts, (k, s) and (k, s, p)."""
+
+    def of_part(part):
+        z, log_det = jax.vmap(jax.vmap(part.inverse_and_log_det))(x)
+        return jax.vmap(jax.vmap(part.base_log_prob))(z) + log_det, jax.vmap(jax.vmap(part.score))(z)
+
+    log_q, scores = eqx.filter_vmap(of_part)(constant(mixture.stacked()))
+    # Far from a part its inverse overflows: no density of it is there.
+    sound = jnp.isfinite(log_q) & jnp.all(jnp.isfinite(scores), -1)
+    log_q, scores = jnp.where(sound, log_q, -jnp.inf), jnp.where(sound[..., None], scores, 0.0)
+    each = jnp.arange(len(own))
+    log_q, scores = log_q.at[each, each].set(own), scores.at[each, each].set(score)
+    log_q = log_q + mixture.log_shares()[:, None, None]
+    total = jax.nn.logsumexp(log_q, axis=0)
+    return total, jnp.sum(jnp.exp(log_q - total)[..., None] * scores, 0)
 
 
 class JointEstimate(NamedTuple):

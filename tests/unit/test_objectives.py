@@ -10,6 +10,7 @@ from bernflow import objectives
 from bernflow.flows.affine import DiagonalAffine, TriangularAffine
 from bernflow.flows.autoregressive import BernsteinFlow
 from bernflow.flows.gaussian import LocationScale
+from bernflow.flows.mixture import Mixture
 from bernflow.objectives import Noise
 from bernflow.target import Target
 
@@ -21,6 +22,7 @@ path_gradient = eqx.filter_jit(objectives.path_gradient)
 pathwise_gradient = eqx.filter_jit(objectives.pathwise_gradient)
 stratified_noise = eqx.filter_jit(objectives.stratified_noise)
 antithetic_noise = eqx.filter_jit(objectives.antithetic_noise)
+mixture_gradient = eqx.filter_jit(objectives.mixture_gradient)
 
 
 @pytest.fixture(autouse=True)
@@ -208,3 +210,74 @@ def test_draws_with_a_broken_gradient_are_left_out_of_the_path_gradient():
     expected = path_gradient(flow, make_target(banana, 2), kept, jnp.asarray(0.0)).gradient
     for found, exact in zip(jax.tree.leaves(gradient), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(found, exact, atol=1e-10)
+
+
+def narrow(x):
+    """A density with tails lighter than those of the mixture, so that weights are bounded."""
+    return -0.9 * x[0] ** 2 - 0.9 * (x[1] - 0.2 * x[0] ** 2) ** 2 - 0.02 * x[0] ** 4
+
+
+def make_mixture(amount):
+    """Two overlapping parts with weights of their own."""
+    parts = [make_flow(amount=amount), make_flow(amount=0.5 * amount)]
+    parts[1] = eqx.tree_at(lambda flow: flow.outer.shift, parts[1], parts[1].outer.shift + jnp.array([0.5, -0.25]))
+    return Mixture(tuple(parts), jnp.log(jnp.array([0.3, 0.7])))
+
+
+@pytest.mark.parametrize("power", [0.0, 1.0])
+def test_a_mixture_that_is_the_posterior_has_no_gradient(power):
+    mixture = make_mixture(0.2)
+    target = make_target(lambda x: mixture.log_prob(x[None])[0] + 3.0, 2)
+    noise = stratified_noise(mixture.components[0], jax.random.split(jax.random.key(1)), 16, (2,))
+    found = mixture_gradient(mixture, target, noise, power)
+    np.testing.assert_allclose(found.log_weights, 3.0, atol=1e-8)
+    np.testing.assert_allclose(flat(found.gradient, 1), 0.0, atol=1e-7)
+
+
+@pytest.mark.parametrize("power", [0.0, 1.0])
+def test_the_gradient_of_a_mixture_is_that_of_the_divergence(power, monkeypatch):
+    """Both divergences, by a grid: the derivative along a random direction."""
+    monkeypatch.setattr(objectives, "MAX_WEIGHT", 1e9)  # a bias that is meant
+    mixture, target = make_mixture(0.1), make_target(narrow, 2)
+    grid = jnp.linspace(-9.0, 9.0, 500)
+    x = jnp.stack(jnp.meshgrid(grid, grid, indexing="ij"), -1).reshape(-1, 2)
+    log_p = jax.vmap(narrow)(x)
+    log_p = log_p - jax.nn.logsumexp(log_p) - 2.0 * jnp.log(grid[1] - grid[0])
+    arrays, fixed = eqx.partition(mixture, eqx.is_inexact_array)
+    rng = np.random.default_rng(1)
+
+    def random(path, leaf):
+        # Not along what is fixed, nor along the powers of tails, whose gradient passes where they are cut off.
+        moves = not any(name in jax.tree_util.keystr(path) for name in ("start_", "tails"))
+        return jnp.asarray(rng.normal(size=leaf.shape) * moves)
+
+    direction = jax.tree_util.tree_map_with_path(random, arrays)
+
+    @jax.jit
+    def divergence(step):
+        moved = eqx.combine(jax.tree.map(lambda leaf, by: leaf + step * by, arrays, direction), fixed)
+        log_q = moved.log_prob(x)
+        area = (grid[1] - grid[0]) ** 2
+        reverse = jnp.sum(jnp.exp(log_q) * (log_q - log_p)) * area
+        return jnp.where(power == 0.0, reverse, -jnp.sum(jnp.exp(log_p) * log_q) * area)
+
+    exact = float(divergence(1e-4) - divergence(-1e-4)) / 2e-4
+
+    @eqx.filter_jit
+    def along(noise):
+        def one(noise):
+            found = objectives.mixture_gradient(mixture, target, noise, power)
+            # The estimate is in units of the median weight.
+            unit = jnp.exp(power * (jnp.sort(found.log_weights)[found.log_weights.size // 2] - log_evidence))
+            parts = jax.tree.map(
+                lambda g, by: jnp.sum(g * by), eqx.filter(found.gradient, eqx.is_inexact_array), direction
+            )
+            return unit * sum(jax.tree.leaves(parts))
+
+        return jax.lax.map(one, noise)
+
+    log_evidence = jax.nn.logsumexp(jax.vmap(narrow)(x)) + 2.0 * jnp.log(grid[1] - grid[0])
+    noise = stratified_noise(mixture.components[0], jax.random.split(jax.random.key(2)), 64, (1000, 2))
+    values = np.asarray(along(noise))
+    assert values.mean() == pytest.approx(exact, abs=NUM_SE * standard_error(values))
+    assert abs(exact) > 10 * standard_error(values)

@@ -15,7 +15,7 @@ from bernflow.fit.chunk import Trainee, begin, draw_noise, run_chunk
 from bernflow.fit.engine import num_starts
 from bernflow.fit.settings import Settings
 from bernflow.fit.wide_start import finder
-from bernflow.flows.base import AbstractFlow
+from bernflow.flows.base import AbstractDistribution, AbstractFlow
 from bernflow.flows.factors import unit_factor
 from bernflow.keys import portable, quick
 from bernflow.models.base import Theta
@@ -113,7 +113,7 @@ def sample_block(
     simulator: AbstractSimulator,
     theta: Theta,
     data: PyTree,
-    flows: AbstractFlow,
+    flows: AbstractDistribution,
     noise_keys: Key[Array, " n"],
     num: int,
     at_once: int,

@@ -6,7 +6,6 @@ from contextlib import ExitStack
 from os import PathLike
 from typing import Any
 
-import equinox as eqx
 import jax
 import optax
 from jax.sharding import Mesh
@@ -15,14 +14,14 @@ from bernflow.background import without_pauses
 from bernflow.errors import ArgumentError
 from bernflow.fit.automatic import fit_target
 from bernflow.fit.devices import Devices, as_mesh
-from bernflow.fit.engine import DIAGNOSTIC_PRECISION, cast, train_and_judge, warn_if_poor
+from bernflow.fit.engine import DIAGNOSTIC_PRECISION, stacked, train_and_judge, warn_if_poor
 from bernflow.fit.identity import identify
 from bernflow.fit.jointly import fit_jointly, is_joint
 from bernflow.fit.mappings import forget_if_crowded
 from bernflow.fit.resume import Resumption, claim_folder
 from bernflow.fit.settings import check_count, resolve_settings
-from bernflow.flows.base import AbstractFlow
 from bernflow.flows.external import FlowjaxFlow
+from bernflow.flows.mixture import Mixture
 from bernflow.keys import as_key
 from bernflow.models import AbstractModel, as_model
 from bernflow.models.base import AbstractJointModel
@@ -175,8 +174,6 @@ def refine(
 ) -> Posterior:
     """Train a posterior on from where it is; called by `Posterior.refine`."""
     began = time.perf_counter()
-    if not isinstance(posterior.distribution, AbstractFlow):
-        raise ArgumentError("refine() trains one flow on; this posterior is a mixture: call bf.fit with more steps.")
     chosen = posterior.settings
     settings = resolve_settings(
         family=_family_of(posterior),
@@ -192,8 +189,12 @@ def refine(
     assert posterior.model is not None  # Posterior.refine has made sure
     with use_precision(settings.precision):
         target = Target(posterior.model)
-        stacked = jax.tree.map(lambda leaf: leaf[None] if eqx.is_array(leaf) else leaf, posterior.distribution)
-        flows = cast(stacked, settings.precision)
+        flows = stacked(posterior.distribution, settings.precision)
+        if isinstance(flows, Mixture) and not settings.trains_by_score(flows):
+            raise ArgumentError(
+                "refine() trains a mixture on whose flows know their score, and those of the family "
+                f"{settings.family_name!r} do not: call bf.fit with more steps."
+            )
     refined = train_and_judge(target, settings, flows, as_key(key), progress, began, refine, earlier=posterior)
     warn_if_poor(refined)
     return refined
@@ -202,6 +203,7 @@ def refine(
 def _family_of(posterior: Posterior) -> Any:
     """Return the family as it was chosen; a flowjax object of the user's own has no name to look it up by."""
     flow = posterior.distribution
+    flow = flow.components[0] if isinstance(flow, Mixture) else flow
     if isinstance(flow, FlowjaxFlow) and flow.name is None:
         return flow.to_flowjax()
     return posterior.settings["family"]

@@ -1,17 +1,19 @@
 """The whole way from a target to a posterior, with a mixture where one flow is not enough."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 from jaxtyping import Array, Key
 
 from bernflow.diagnostics.verdict import MISSING_USABLE
 from bernflow.fit.devices import Devices
-from bernflow.fit.engine import Refiner, find_starts, informed_flows, initial_flows, train_and_judge
+from bernflow.fit.engine import Refiner, find_starts, informed_flows, initial_flows, share, train_and_judge
 from bernflow.fit.modes import PART_GAIN, distinct_places
 from bernflow.fit.resume import Resumption
 from bernflow.fit.settings import Settings
 from bernflow.fit.start import Gaussian
+from bernflow.flows.base import AbstractDistribution, AbstractFlow
 from bernflow.keys import nth, spawn
 from bernflow.posterior import Posterior
 from bernflow.target import Target
@@ -38,27 +40,49 @@ def fit_target(
     """Fit one flow; several where it misses mass that other starts found, or may gain from those that lie elsewhere."""
     start_key, flow_key, train_key = spawn(key, 3)
     flows, probes = initial_flows(target, settings, start_key, flow_key, devices)
-    memory = None if resumption is None else resumption.loop()
-    posterior = train_and_judge(
-        target, settings, flows, train_key, progress, began, refiner, probes=probes, memory=memory, devices=devices
-    )
+
+    def train(
+        loop: str, settings: Settings, flows: AbstractDistribution, key: Key[Array, ""], **more: Any
+    ) -> Posterior:
+        memory = None if resumption is None else resumption.loop(loop)
+        return train_and_judge(
+            target, settings, flows, key, progress, began, refiner, memory=memory, devices=devices, **more
+        )
+
+    def mix(alone: str, settings: Settings, flows: AbstractFlow, key: Key[Array, ""], **more: Any) -> Posterior:
+        """Train flows as the parts of one mixture; where that does not end well, each alone, and take the better."""
+        mixture = None
+        if settings.trains_by_score(flows) and settings.steps is None:
+            mixture = share(flows, target, settings, nth(key, 3), devices)
+        if mixture is None:
+            return train(alone, settings, flows, key, probes=more["probes"])
+        together = train("together", settings, mixture, nth(key, 4), **more)
+        if together.diagnostics.verdict == "good" or together.settings["interrupted"]:
+            return together
+        return _better(together, train(alone, settings, flows, key, probes=more["probes"]))
+
+    if (settings.components or 1) > 1:
+        return mix("flow", settings, flows, train_key, probes=probes)
+    posterior = train("flow", settings, flows, train_key, probes=probes)
     if probes is None or not _may_mix(settings, target, posterior, probes):
         return posterior
     again_key, flow_key, train_key = spawn(nth(key, 3), 3)
-    starts = find_starts(target, NUM_PATHS, again_key, devices)
-    places = _promising(starts, posterior.diagnostics.elbo)[:MAX_PLACES]
+    starts, elbo = find_starts(target, NUM_PATHS, again_key, devices), posterior.diagnostics.elbo
+    places = _promising(starts, elbo)[:MAX_PLACES]
     if len(places) < 2:
         return posterior
     several = dataclasses.replace(settings, restarts=len(places), components=len(places))
     flows = informed_flows(target, several, starts, np.array(places), flow_key, devices)
-    memory = None if resumption is None else resumption.loop("mixture")
-    mixture = train_and_judge(
-        target, several, flows, train_key, progress, began, refiner, probes=starts, memory=memory, devices=devices
-    )
-    if not mixture.diagnostics.elbo > posterior.diagnostics.elbo + PART_GAIN:
-        return posterior
-    mixture.settings["steps"] += posterior.settings["steps"]
-    return mixture
+    return _better(posterior, mix("mixture", several, flows, train_key, probes=starts, goal=elbo))
+
+
+def _better(first: Posterior, second: Posterior) -> Posterior:
+    """Return the second of two fits where it is better, else the first, as what both of them took."""
+    is_second = second.diagnostics.elbo > first.diagnostics.elbo + PART_GAIN
+    best, other = (second, first) if is_second else (first, second)
+    for name in ("steps", "training_gradients"):
+        best.settings[name] += other.settings[name]
+    return best
 
 
 def _may_mix(settings: Settings, target: Target, posterior: Posterior, probes: Gaussian) -> bool:

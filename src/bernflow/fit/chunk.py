@@ -13,21 +13,32 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from bernflow.background import BackgroundJit, Effort, background_jit, zeros_of
-from bernflow.flows.base import AbstractFlow
+from bernflow.flows.base import AbstractDistribution, AbstractFlow
+from bernflow.flows.mixture import Mixture
 from bernflow.keys import as_key, grid, nth
-from bernflow.objectives import Estimate, Noise, antithetic_noise, path_gradient, pathwise_gradient, stratified_noise
+from bernflow.objectives import (
+    Estimate,
+    Noise,
+    antithetic_noise,
+    mixture_gradient,
+    path_gradient,
+    pathwise_gradient,
+    stratified_noise,
+)
 from bernflow.placement import over_particles, replicated
 from bernflow.target import Target
 
 CHUNK = 250
 # Most numbers of noise that are drawn at once, for all restarts together.
 MAX_NOISE = 2**22
+# Draws of every part of a mixture in one step, at least.
+MIN_OF_PART = 8
 
 
 class Trainee(NamedTuple):
-    """Flows in training; every leaf has a leading axis of restarts."""
+    """Flows in training, or one mixture of flows; every leaf has a leading axis of restarts."""
 
-    flow: AbstractFlow
+    flow: AbstractDistribution
     optimizer_state: PyTree
     num_skipped: Int[Array | np.ndarray, " r"]
 
@@ -39,7 +50,7 @@ class Trace(NamedTuple):
     variance: Float[Array | np.ndarray, "r c"]
 
 
-def begin(flows: AbstractFlow, optimizer: optax.GradientTransformation) -> Trainee:
+def begin(flows: AbstractDistribution, optimizer: optax.GradientTransformation) -> Trainee:
     """Give stacked flows a fresh optimiser state: that of one vector with all of a flow's parameters.
 
     A loop over few and long arrays runs and compiles far faster than one over many short ones.
@@ -47,14 +58,14 @@ def begin(flows: AbstractFlow, optimizer: optax.GradientTransformation) -> Train
     return Trainee(flows, _initial_state(flows, optimizer), np.zeros(num_stacked(flows), np.int32))
 
 
-def _fresh(flows: AbstractFlow, optimizer: optax.GradientTransformation) -> PyTree:
+def _fresh(flows: AbstractDistribution, optimizer: optax.GradientTransformation) -> PyTree:
     return jax.vmap(lambda arrays: optimizer.init(ravel_pytree(arrays)[0]))(eqx.filter(flows, eqx.is_inexact_array))
 
 
 _initial_state = BackgroundJit(_fresh, Effort.LEAST)
 
 
-def num_stacked(flows: AbstractFlow) -> int:
+def num_stacked(flows: AbstractDistribution) -> int:
     """Count the stacked flows."""
     return jax.tree.leaves(eqx.filter(flows, eqx.is_array))[0].shape[0]
 
@@ -94,10 +105,10 @@ def run_chunk(
                 (vector + rate * updates, new_state),
                 (vector, state),
             )
-            return (vector, state, skipped + (counts & ~finite)), estimate.log_weights
+            return (vector, state, skipped + (counts & ~finite)), (estimate.log_weights, estimate.log_shares)
 
-        (vector, state, skipped), log_weights = jax.lax.scan(step, (start, state, skipped), (noise, rates))
-        return (unravel(vector), state, skipped), _seen(log_weights, noise.log_ratio)
+        (vector, state, skipped), seen = jax.lax.scan(step, (start, state, skipped), (noise, rates))
+        return (unravel(vector), state, skipped), _seen(*seen)
 
     (arrays, state, skipped), trace = _over_restarts(
         one_restart, arrays, fixed, trainee.optimizer_state, trainee.num_skipped, noise, powers
@@ -107,17 +118,20 @@ def run_chunk(
 
 @background_jit(Effort.LIGHT)
 def draw_noise(
-    flows: AbstractFlow, keys: Key[Array, "r 2"], *, num_steps: int, num_particles: int, use_score: bool
+    flows: AbstractDistribution, keys: Key[Array, "r 2"], *, num_steps: int, num_particles: int, use_score: bool
 ) -> Noise:
     """Draw the noise of several steps of every restart, (restarts, steps, particles, p).
 
     Beside the steps and not inside of them: there it would be compiled after what else they are, and with their effort.
     """
 
-    def one_restart(flow: AbstractFlow, keys: Key[Array, "2"]) -> Noise:
+    def one_restart(flow: AbstractDistribution, keys: Key[Array, "2"]) -> Noise:
+        if isinstance(flow, Mixture):
+            num, each = len(flow.components), particles_of_part(flow, num_particles)
+            return stratified_noise(flow.components[0], keys, each, (num_steps, num))  # type: ignore[arg-type]
         if use_score:
             return stratified_noise(flow, keys, num_particles, (num_steps,))  # type: ignore[arg-type]
-        z = antithetic_noise(flow, keys[0], num_particles, (num_steps,))
+        z = antithetic_noise(flow, keys[0], num_particles, (num_steps,))  # type: ignore[arg-type]
         return Noise(z, jnp.zeros(z.shape[:-1]))
 
     return replicated(_over_restarts(one_restart, flows, keys))
@@ -166,10 +180,22 @@ def _over_restarts(function: Callable[..., PyTree], *args: PyTree) -> PyTree:
     return eqx.filter_vmap(function)(*args)
 
 
-def steps_at_once(flows: AbstractFlow, num_steps: int, num_particles: int) -> int:
+def steps_at_once(flows: AbstractDistribution, num_steps: int, num_particles: int) -> int:
     """Return of how many steps the noise is drawn at once: as many as divide their number and as memory allows."""
-    size = num_stacked(flows) * num_particles * flows.dim
+    size = gradients_per_step(flows, num_particles) * flows.dim
     return max(n for n in range(1, num_steps + 1) if num_steps % n == 0 and (n == 1 or n * size <= MAX_NOISE))
+
+
+def gradients_per_step(flows: AbstractDistribution, num_particles: int) -> int:
+    """Count the gradients of the posterior that one step of stacked flows takes."""
+    if isinstance(flows, Mixture):
+        return num_stacked(flows) * len(flows.components) * particles_of_part(flows, num_particles)
+    return num_stacked(flows) * num_particles
+
+
+def particles_of_part(mixture: Mixture, num_particles: int) -> int:
+    """Return the number of draws of every part of a mixture in one step: they share the particles of a flow."""
+    return max(MIN_OF_PART, num_particles // len(mixture.components))
 
 
 def effort_for(tolerance: float | None) -> Effort:
@@ -205,14 +231,16 @@ def prepare_chunk(
 
 def _estimate(flow, target, noise: Noise, use_score: bool, power) -> Estimate:
     """Estimate the gradient."""
+    if isinstance(flow, Mixture):
+        return mixture_gradient(flow, target, noise, power)
     noise = Noise(over_particles(noise.z), noise.log_ratio)
     return path_gradient(flow, target, noise, power) if use_score else pathwise_gradient(flow, target, noise.z)
 
 
-def _seen(log_weights: Float[Array, "c s"], log_ratio: Float[Array, "c s"]) -> Trace:
+def _seen(log_weights: Float[Array, "c s"], log_shares: Float[Array, "c s"]) -> Trace:
     """Return mean and variance of the log weights of every step, under q."""
     usable = jnp.isfinite(log_weights)
-    share = jnp.where(usable, jnp.exp(log_ratio), 0.0)
+    share = jnp.where(usable, jnp.exp(log_shares), 0.0)
     share = share / jnp.maximum(jnp.sum(share, -1, keepdims=True), 1e-30)
     log_weights = jnp.where(usable, log_weights, 0.0)
     elbo = jnp.sum(share * log_weights, -1)

@@ -5,7 +5,7 @@ import time
 import warnings
 from collections.abc import Callable
 from importlib import metadata
-from typing import Any
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -17,9 +17,9 @@ from bernflow.diagnostics.verdict import Diagnostics, judge, say_improper
 from bernflow.fit import modes
 from bernflow.fit.ahead import compile_ahead
 from bernflow.fit.building import flows_at
-from bernflow.fit.chunk import Trainee, begin, num_stacked
+from bernflow.fit.chunk import begin, gradients_per_step, num_stacked
 from bernflow.fit.devices import Devices
-from bernflow.fit.evaluation import evaluate, log_weights_of, num_diagnostic_draws, num_evaluation_draws, pick, weigh
+from bernflow.fit.evaluation import evaluate, num_diagnostic_draws, pick, weigh
 from bernflow.fit.interruption import Interruption
 from bernflow.fit.loop import Method, Place, train
 from bernflow.fit.powers import find_powers
@@ -30,13 +30,13 @@ from bernflow.fit.resume import LoopMemory
 from bernflow.fit.rotation import find_rotation
 from bernflow.fit.settings import Settings
 from bernflow.fit.start import Gaussian
-from bernflow.fit.stopping import COVERED_KHAT, has_arrived, is_within
 from bernflow.fit.wide_start import finder
 from bernflow.fit.work import effort_for_start
 from bernflow.flows.affine import DiagonalAffine
 from bernflow.flows.autoregressive import BernsteinFlow
 from bernflow.flows.base import AbstractDistribution, AbstractFlow
 from bernflow.flows.factors import is_dense, unit_factor
+from bernflow.flows.mixture import Mixture
 from bernflow.flows.wide import WideBernsteinFlow
 from bernflow.keys import nth, spawn
 from bernflow.placement import fetched
@@ -52,6 +52,7 @@ MIN_STEPS_THOROUGH = 1000
 
 
 Refiner = Callable[..., Posterior]
+Distribution = TypeVar("Distribution", bound=AbstractDistribution)
 
 
 @without_pauses()
@@ -150,12 +151,13 @@ def num_starts(dim: int) -> int:
 def train_and_judge(
     target: Target,
     settings: Settings,
-    flows: AbstractFlow,
+    flows: AbstractDistribution,
     key: Key[Array, ""],
     progress: bool,
     began: float,
     refiner: Refiner,
     *,
+    goal: float | None = None,
     probes: Gaussian | None = None,
     earlier: Posterior | None = None,
     memory: LoopMemory | None = None,
@@ -163,8 +165,9 @@ def train_and_judge(
 ) -> Posterior:
     """Train stacked flows, choose or mix, judge, and wrap up.
 
-    `probes` tell of modes that the flows may miss, `memory` outlives the process, and over `devices` the rows are
-    spread while the fit lasts.
+    Flows are trained each by itself; one mixture, stacked like them, is trained as a whole. Training ends early where
+    its first cycle leaves the ELBO below `goal`. `probes` tell of modes that the flows may miss, `memory` outlives the
+    process, and over `devices` the rows are spread while the fit lasts.
     """
     use_score = settings.trains_by_score(flows)
     method = Method(
@@ -180,18 +183,6 @@ def train_and_judge(
     done_before = 0 if earlier is None else int(earlier.settings["steps"])
     recorder = Recorder(progress, settings.num_particles, done_before)
 
-    def is_enough(begun: Trainee) -> bool:
-        """Tell whether a mixture of the starts is the posterior: modes that are Gaussian, as far as draws can tell."""
-        if (settings.components or 1) == 1:
-            return False
-        with use_precision(DIAGNOSTIC_PRECISION):
-            flows = cast(fetched(begun.flow), DIAGNOSTIC_PRECISION)
-            spread = _spread(target, devices)
-            _, mixture, _ = _choose(flows, spread, choice_key, settings.components or 1)
-            num = num_evaluation_draws(target.model, settings.tolerance, target.dim)
-            weights = log_weights_of(mixture, spread, judge_key, num)
-        return has_arrived(weights, COVERED_KHAT) if method.tolerance is None else is_within(weights, method.tolerance)
-
     def keep(place: Place) -> None:
         if memory is not None:
             memory.keep(place, recorder)
@@ -203,7 +194,7 @@ def train_and_judge(
                 begun = begin(flows, settings.optimizer)
                 spread = _spread(target, devices)
                 place = None if memory is None else memory.restore(begun, recorder)
-                trained = train(begun, spread, loop_key, method, settings.steps, recorder, place, keep, is_enough)
+                trained = train(begun, spread, loop_key, method, settings.steps, recorder, place, keep, goal)
         finally:
             recorder.close()
             if memory is not None:
@@ -244,6 +235,9 @@ def train_and_judge(
         history = {name: np.concatenate([earlier.history[name], values]) for name, values in history.items()}
     chosen = settings.describe() if earlier is None else dict(earlier.settings)
     chosen |= describe_run(done_before + done, skipped, began, interrupted)
+    chosen["training_gradients"] = done * gradients_per_step(trainee.flow, settings.num_particles)
+    if earlier is not None:
+        chosen["training_gradients"] += earlier.settings.get("training_gradients", 0)
     return Posterior(distribution, target.layout, target.model, diagnostics, history, chosen, refiner)
 
 
@@ -279,16 +273,33 @@ def _say_interrupted(diagnostics: Diagnostics, steps: int) -> Diagnostics:
     return dataclasses.replace(diagnostics, status=f"{diagnostics.status} {more}")
 
 
+def share(
+    flows: AbstractFlow, target: Target, settings: Settings, key: Key[Array, ""], devices: Devices | None = None
+) -> Mixture | None:
+    """Return the mixture of starts with the highest ELBO, stacked like flows; None where it is a single one."""
+    with use_precision(DIAGNOSTIC_PRECISION):
+        started, spread = cast(fetched(flows), DIAGNOSTIC_PRECISION), _spread(target, devices)
+        _, mixture, _ = _choose(started, spread, key, settings.components or 1)
+        return stacked(mixture, settings.precision) if isinstance(mixture, Mixture) else None
+
+
+def stacked(distribution: Distribution, precision: str) -> Distribution:
+    """Return a distribution as the only one of a stack, ready for training."""
+    return cast(jax.tree.map(lambda leaf: leaf[None] if eqx.is_array(leaf) else leaf, distribution), precision)
+
+
 def _choose(
-    flows: AbstractFlow, target: Target, key: Key[Array, ""], components: int
+    flows: AbstractDistribution, target: Target, key: Key[Array, ""], components: int
 ) -> tuple[int, AbstractDistribution, float | None]:
     """Return the best restart's index, what to hand out, and the mass that it misses as far as the others tell."""
     num = num_stacked(flows)
     if num == 1:
-        return 0, pick(flows, 0), None
+        only = pick(flows, 0)
+        # Weights in training are not normalised.
+        return 0, Mixture(only.components, only.log_weights) if isinstance(only, Mixture) else only, None
     elbos = np.mean(evaluate(flows, target, key, modes.NUM_DRAWS), axis=1)
     best = int(np.nanargmax(np.where(np.isfinite(elbos), elbos, -np.inf)))
-    densities = modes.cross_densities(flows, target, key)
+    densities = modes.cross_densities(flows, target, key)  # type: ignore[arg-type]
     if components > 1:
         parts = modes.choose_parts(densities, components)
         chosen = jax.tree.map(lambda leaf: leaf[np.array(parts)] if eqx.is_array(leaf) else leaf, flows)

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from bernflow.fit.chunk import Trainee, num_stacked
-from bernflow.flows.base import AbstractDistribution, AbstractFlow
+from bernflow.flows.base import AbstractDistribution, Module
 from bernflow.flows.factors import is_dense
 from bernflow.models.base import AbstractModel
 from bernflow.posterior import sampling
@@ -30,12 +30,12 @@ OUTSIDE = -1e6
 MAX_LOG_WEIGHT = 1e100
 
 
-def pick(flows: AbstractFlow, index: int) -> AbstractFlow:
+def pick(flows: Module, index: int) -> Module:
     """Return one of the stacked flows, by the host: JAX would compile something for every shape."""
     return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[index]) if eqx.is_array(leaf) else leaf, flows)
 
 
-def evaluate(flows: AbstractFlow, target: Target, key: Key[Array, ""], num: int) -> Float[np.ndarray, "r s"]:
+def evaluate(flows: AbstractDistribution, target: Target, key: Key[Array, ""], num: int) -> Float[np.ndarray, "r s"]:
     """Return the log weights of `num` draws of every restart, all made from the same noise.
 
     It goes through the functions that later serve the posterior, so that nothing is compiled for this alone.

@@ -23,6 +23,7 @@ from bernflow.fit.stopping import (
     look_closer,
 )
 from bernflow.flows.factors import is_dense
+from bernflow.flows.mixture import Mixture
 from bernflow.keys import nth
 from bernflow.target import Target
 
@@ -55,6 +56,8 @@ CYCLES = (
 NUM_CYCLES_LARGE = 9
 # Above the number of dimensions whose factors are matrices, steps take a tenth of a second and more.
 NUM_CYCLES_WIDE = 4
+# Of a mixture every step needs inverses; near modes and along ridges few steps are enough.
+NUM_CYCLES_MIXTURE = 6
 # Where there is more to gain, only a cycle of such a length that was in vain is the last one.
 LONG_CYCLE = 2000
 # To a tolerance: looked at often, because it may be met early.
@@ -145,7 +148,7 @@ def train(
     report: Report,
     place: Place | None = None,
     keep: Callable[[Place], None] = lambda place: None,
-    is_enough: Callable[[Trainee], bool] = lambda trainee: False,
+    goal: float | None = None,
 ) -> Trained:
     """Train for the given number of steps, or until nothing is gained any more.
 
@@ -158,11 +161,10 @@ def train(
         report: hears of every finished chunk.
         place: where an earlier call stood, to go on from there.
         keep: hears, after `report`, where the training stands. A KeyboardInterrupt from it ends the training.
-        is_enough: tells whether flows need no training although none of them is near the posterior: together they may
-            be.
+        goal: an ELBO that the first cycle must reach for a second to follow.
     """
     cycles = choose_cycles(trainee, target, method) if steps is None else _divide(steps, method)
-    for trained in go_through(cycles, trainee, target, key, method, steps, report, place, keep, is_enough):
+    for trained in go_through(cycles, trainee, target, key, method, steps, report, place, keep, goal):
         if trained.is_over:
             break
     return trained
@@ -178,7 +180,7 @@ def go_through(
     report: Report = lambda done, planned, trace: None,
     place: Place | None = None,
     keep: Callable[[Place], None] = lambda place: None,
-    is_enough: Callable[[Trainee], bool] = lambda trainee: False,
+    goal: float | None = None,
 ) -> Iterator[Trained]:
     """Go through cycles of training and yield what each has come to, and first of all the start.
 
@@ -205,8 +207,8 @@ def go_through(
         if steps is None:
             # The start is kept where training does not improve on it; a Gaussian posterior is met by it exactly.
             seen = evaluate_finite(trainee, target, evaluation_key, num_draws)
-            # All of them: the parts of a mixture come from restarts that are not the best.
-            met = is_met(trainee, seen, seen, UNCOVERED_KHAT) or is_enough(trainee)
+            # All of them: the parts of a mixture may come from restarts that are not the best.
+            met = is_met(trainee, seen, seen, UNCOVERED_KHAT)
             if met:
                 report(0, 0, _seen_at_start(seen, method.num_particles))
             yield Trained(trainee, 0, is_over=met)
@@ -253,6 +255,8 @@ def go_through(
             # One cycle of covering is due unless the tails are met already.
             khat_allowed = UNCOVERED_KHAT if cycle == 0 else COVERED_KHAT
             in_vain = may_end and not step.worthwhile and (is_close(best_of(judged)) or length >= LONG_CYCLE)
+            if goal is not None and cycle == 0 and np.mean(best_of(weights)) < goal:
+                in_vain = True
             met = in_vain or is_met(trainee, weights, best_of(judged)[None], khat_allowed)
             yield Trained(trainee, done, is_over=met)
     except KeyboardInterrupt:
@@ -284,6 +288,8 @@ def choose_cycles(trainee: Trainee, target: Target, method: Method) -> tuple[Cyc
     """Choose the cycles of a training that ends by itself."""
     if method.tolerance is not None:
         return SHORT_CYCLES
+    if isinstance(trainee.flow, Mixture):
+        return CYCLES[:NUM_CYCLES_MIXTURE]
     if not is_dense(target.dim):
         return CYCLES[:NUM_CYCLES_WIDE]
     return CYCLES[:NUM_CYCLES_LARGE] if len(trainee.num_skipped) > 1 or target.dim > FULL_RATE_DIM else CYCLES

@@ -6,10 +6,11 @@ from typing import Any
 import optax
 
 from bernflow.errors import ArgumentError
-from bernflow.flows.base import AbstractFlow, AbstractScoredFlow
+from bernflow.flows.base import AbstractDistribution, AbstractScoredFlow
 from bernflow.flows.external import given_name, is_flowjax
 from bernflow.flows.factors import is_dense
 from bernflow.flows.families import Family, Spec, get_family
+from bernflow.flows.mixture import Mixture
 from bernflow.flows.noise import NOISES
 from bernflow.precision import resolve_precision
 
@@ -53,9 +54,10 @@ class Settings:
         """Describe the flow for a posterior of `dim` dimensions."""
         return Spec(dim=dim, order=self.order, noise=self.base, width=HIDDEN_WIDTH, variant=self.variant)
 
-    def trains_by_score(self, flow: AbstractFlow) -> bool:
-        """Tell whether such a flow is trained by path gradients, for which it must know its score."""
-        return self.family.use_score and isinstance(flow, AbstractScoredFlow)
+    def trains_by_score(self, flow: AbstractDistribution) -> bool:
+        """Tell whether such a flow, or a mixture of such, is trained by path gradients: it must know its score."""
+        part = flow.components[0] if isinstance(flow, Mixture) else flow
+        return self.family.use_score and isinstance(part, AbstractScoredFlow)
 
     def rate_in(self, dim: int) -> float | None:
         """Return the learning rate in so many dimensions; None where the optimizer has its own."""

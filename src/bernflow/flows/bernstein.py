@@ -12,8 +12,9 @@ leading dimensions.
 """
 
 import math
+from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +26,8 @@ MIN_INCREMENT = 1e-9
 # Beyond this distance from an end of [0, 1] the basis is frozen and the linear continuation takes over.
 EDGE = {"float32": 1e-6, "float64": 1e-12}
 INVERSE_ITERATIONS = 48
+# They end where the last moved t by less than this power of the precision: the next would move it by nothing.
+SETTLED = 2.0 / 3.0
 # Up to here the binomials and the powers stay inside the range of single precision.
 MAX_DEGREE_BY_PRODUCTS = 100
 
@@ -155,25 +158,45 @@ def invert_centered(increment: Float[Array, "... m"], y: Float[Array, "..."]) ->
     matrix = jnp.asarray(centering(order), increment.dtype)
     low, high = increment @ matrix[:, 0], increment @ matrix[:, -1]
     target = jnp.clip(y, low, high)
-    t = invert_increasing(lambda t: centered_polynomial(increment, t), target, (target - low) / (high - low))
+    t = invert_increasing(centered_polynomial, increment, target, (target - low) / (high - low), jnp.ones_like(target))
     t = jnp.where(y < low, (y - low) / (order * increment[..., 0]), t)
     return jnp.where(y > high, 1.0 + (y - high) / (order * increment[..., -1]), t)
 
 
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
 def invert_increasing(
-    function, y: Float[Array, "..."], start: Float[Array, "..."], high: float | Float[Array, "..."] = 1.0
+    function: Callable[[Any, Array], tuple[Array, Array]],
+    parameters: Any,
+    y: Float[Array, "..."],
+    start: Float[Array, "..."],
+    high: Float[Array, "..."],
 ) -> Float[Array, "..."]:
-    """Solve function(t)[0] = y for t in [0, high] by Newton steps kept inside a shrinking bracket.
+    """Solve function(parameters, t)[0] = y for t in [0, high] by Newton steps kept inside a shrinking bracket.
 
-    `function` returns the value and the slope of an increasing function.
+    `function` returns the value and the slope of an increasing function. The solution can be differentiated any number
+    of times, forward and in reverse, in the parameters and in y.
     """
+    settled = jnp.finfo(start.dtype).eps ** SETTLED * high
 
-    def body(_, state):
-        low, high, t = state
-        value, slope = function(t)
+    def going_on(state):
+        number, _, _, _, moved = state
+        return (number < INVERSE_ITERATIONS) & jnp.any(moved > settled)
+
+    def body(state):
+        number, low, high, t, _ = state
+        value, slope = function(parameters, t)
         low, high = jnp.where(value < y, t, low), jnp.where(value < y, high, t)
         newton = t - (value - y) / slope
-        return low, high, jnp.where((newton >= low) & (newton <= high), newton, 0.5 * (low + high))
+        new = jnp.where((newton >= low) & (newton <= high), newton, 0.5 * (low + high))
+        return number + 1, low, high, new, jnp.abs(new - t)
 
     zeros = jnp.zeros_like(start)
-    return jax.lax.fori_loop(0, INVERSE_ITERATIONS, body, (zeros, zeros + high, start))[2]
+    return jax.lax.while_loop(going_on, body, (0, zeros, zeros + high, start, zeros + jnp.inf))[3]
+
+
+@invert_increasing.defjvp
+def _invert_increasing_jvp(function, primals, tangents):
+    """Differentiate f(parameters, t) = y: the steps that led to the solution do not matter."""
+    t = invert_increasing(function, *primals)
+    (_, slope), (by_parameters, _) = jax.jvp(lambda parameters: function(parameters, t), primals[:1], tangents[:1])
+    return t, (tangents[1] - by_parameters) / slope

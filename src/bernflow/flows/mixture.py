@@ -11,7 +11,7 @@ from bernflow.flows.base import AbstractDistribution
 
 
 class Mixture(AbstractDistribution):
-    """q(x) = sum_k w_k q_k(x)."""
+    """q(x) = sum_k w_k q_k(x); the log weights need not be normalised."""
 
     components: tuple[AbstractDistribution, ...]
     log_weights: Float[Array, " k"]
@@ -33,7 +33,17 @@ class Mixture(AbstractDistribution):
 
     def log_prob(self, x: Float[Array, "s p"]) -> Float[Array, " s"]:
         """Evaluate log q at given points."""
-        return jax.nn.logsumexp(self.log_weights[:, None] + self._component_log_probs(x), axis=0)
+        return jax.nn.logsumexp(self.log_shares()[:, None] + self._component_log_probs(x), axis=0)
+
+    def log_shares(self) -> Float[Array, " k"]:
+        """Return the normalised log weights: those in training are not."""
+        return jax.nn.log_softmax(self.log_weights)
+
+    def stacked(self) -> AbstractDistribution:
+        """Return the components, which must be of one kind, as one with a leading axis."""
+        return jax.tree.map(
+            lambda *leaves: jnp.stack(leaves) if eqx.is_array(leaves[0]) else leaves[0], *self.components
+        )
 
     def recipe(self) -> dict[str, Any]:
         """Describe the structure, so that a saved mixture can be rebuilt."""
@@ -48,4 +58,4 @@ class Mixture(AbstractDistribution):
         """Evaluate the mixture's log q at its own draws, keeping the exact log q of the component drawn from."""
         log_probs = self._component_log_probs(x)
         drawn = jnp.arange(len(self.components))[:, None] == choice[None, :]
-        return jax.nn.logsumexp(self.log_weights[:, None] + jnp.where(drawn, own, log_probs), axis=0)
+        return jax.nn.logsumexp(self.log_shares()[:, None] + jnp.where(drawn, own, log_probs), axis=0)

@@ -91,12 +91,8 @@ class PaperFlow(AbstractFlow):
                 row = row + self.network.readout()[j] @ self.network.hidden(t)
             low = row[0]
             high = low + jnp.sum(increments(row[1:]))
-
-            def function(u):
-                tiny, eps = jnp.finfo(u.dtype).tiny, jnp.finfo(u.dtype).eps
-                return _evaluate(row, u, jnp.log(jnp.maximum(u, tiny)), jnp.log1p(-jnp.minimum(u, 1.0 - eps)))
-
-            root = invert_increasing(function, jnp.clip(x[j], low, high), (x[j] - low) / (high - low))
+            start = (x[j] - low) / (high - low)
+            root = invert_increasing(_evaluate_at, row, jnp.clip(x[j], low, high), start, jnp.ones_like(start))
             return t.at[j].set(root), inside & (x[j] > low) & (x[j] < high)
 
         t, inside = jax.lax.fori_loop(0, self.dim, body, (jnp.full_like(x, 0.5), jnp.asarray(True)))
@@ -125,6 +121,12 @@ class PaperFlow(AbstractFlow):
         if self.network is None:
             return self.bias
         return self.bias + self.network.readout() @ self.network.hidden(t)
+
+
+def _evaluate_at(row: Float[Array, " k"], t: Float[Array, ""]) -> tuple[Array, Array]:
+    """Evaluate polynomial and slope anywhere in [0, 1], also at its ends."""
+    tiny, eps = jnp.finfo(t.dtype).tiny, jnp.finfo(t.dtype).eps
+    return _evaluate(row, t, jnp.log(jnp.maximum(t, tiny)), jnp.log1p(-jnp.minimum(t, 1.0 - eps)))
 
 
 def _evaluate(raw, t, log_t, log_1mt):

@@ -92,14 +92,16 @@ def unbend(tails: Float[Array, "... 4"], v: Float[Array, "..."]) -> Float[Array,
     # Tukey's factor is at least 1: without it the way would be the longest.
     longest = jnp.arcsinh(weight * v) / weight
     goal = jnp.abs(jnp.arcsinh(v))
-
-    def reached(angle: Float[Array, "..."]) -> tuple[Array, Array]:
-        bent = bend(tails, jnp.copysign(jnp.sinh(angle), v))
-        slope = jnp.exp(bent.log_slope) * jnp.cosh(angle) * jax.lax.rsqrt(1.0 + bent.value**2)
-        return jnp.abs(jnp.arcsinh(bent.value)), slope
-
-    found = invert_increasing(reached, goal, jnp.abs(longest), jnp.abs(longest))
+    found = invert_increasing(_reached, (tails, jnp.sign(v)), goal, jnp.abs(longest), jnp.abs(longest))
     return jnp.sinh(jnp.where(power > 0.0, jnp.copysign(found, v), longest))
+
+
+def _reached(of: tuple[Array, Array], angle: Float[Array, "..."]) -> tuple[Array, Array]:
+    """Return |asinh(v)| where |asinh(u)| is the angle, and its slope, on one side of given tails."""
+    tails, side = of
+    bent = bend(tails, jnp.copysign(jnp.sinh(angle), side))
+    slope = jnp.exp(bent.log_slope) * jnp.cosh(angle) * jax.lax.rsqrt(1.0 + bent.value**2)
+    return jnp.abs(jnp.arcsinh(bent.value)), slope
 
 
 def _weights(tails: Array, side: Array) -> tuple[Array, Array]:

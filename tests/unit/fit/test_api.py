@@ -1,5 +1,7 @@
 import json
+import warnings
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,8 @@ import pytest
 
 import bernflow as bf
 from bernflow.errors import ArgumentError
+from bernflow.flows.mixture import Mixture
+from bernflow.posterior import Posterior
 
 
 @pytest.mark.parametrize(
@@ -108,11 +112,43 @@ def test_save_and_load(posterior, model, y, tmp_path):
     assert loaded.refine(steps=5, progress=False).settings["steps"] == posterior.settings["steps"] + 5
 
 
-def test_a_mixture_cannot_be_refined(posterior):
-    from bernflow.flows.mixture import Mixture
-    from bernflow.posterior import Posterior
+def mixed(posterior, weight):
+    """The same posterior as a mixture of itself, one part of it moved."""
+    with jax.enable_x64(True):
+        moved = eqx.tree_at(lambda flow: flow.outer.shift, posterior.distribution, replace_fn=lambda shift: shift + 1.0)
+        mixture = Mixture((posterior.distribution, moved), jnp.log(jnp.array([1.0 - weight, weight])))
+    return Posterior(
+        mixture,
+        posterior.layout,
+        posterior.model,
+        posterior.diagnostics,
+        posterior.history,
+        posterior.settings,
+        posterior._refiner,
+    )
 
-    mixed = Mixture((posterior.distribution, posterior.distribution), jnp.zeros(2))
-    other = Posterior(mixed, posterior.layout, posterior.model, posterior.diagnostics, refiner=posterior._refiner)
-    with pytest.raises(ArgumentError, match=r"this posterior is a mixture: call bf\.fit with more steps"):
+
+def test_a_mixture_is_refined_as_a_whole(posterior):
+    before = mixed(posterior, 0.4)
+    after = before.refine(steps=200, progress=False)
+    assert isinstance(after.distribution, Mixture)
+    assert np.sum(np.exp(after.distribution.log_weights)) == pytest.approx(1.0)
+    # The part that lies off is moved back or loses its weight.
+    distance_before, distance_after = (
+        post.diagnostics.log_evidence - np.mean(post.log_weights(4000, 0)) for post in (posterior, after)
+    )
+    off = posterior.diagnostics.log_evidence - np.mean(before.log_weights(4000, 0))
+    assert off > 0.05
+    assert distance_after < max(0.2 * off, 2.0 * distance_before)
+    assert after.settings["steps"] == posterior.settings["steps"] + 200
+    # Two parts of 16 draws each.
+    assert after.settings["training_gradients"] == posterior.settings["training_gradients"] + 200 * 32
+
+
+def test_a_mixture_of_flows_without_a_score_cannot_be_refined(model, y):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is poor
+        other = bf.fit(model, y, family="bernstein-paper", order=4, steps=2, progress=False)
+    other.distribution = Mixture((other.distribution, other.distribution), jnp.zeros(2))
+    with pytest.raises(ArgumentError, match=r"whose flows know their score.*'bernstein-paper' do not: call bf\.fit"):
         other.refine(steps=5)

@@ -181,6 +181,22 @@ def test_a_mixture_covers_both_modes_with_their_weights():
     assert right.mean() == pytest.approx(0.3, abs=0.05)
 
 
+def test_flows_that_are_trained_together_share_a_ring():
+    # No flow can be a ring: somewhere it is cut. Alone, the best of four parts leaves 0.1 nats.
+    model = bf.from_log_density(
+        lambda x: -0.5 * ((jnp.sqrt(jnp.sum(x**2) + 1e-9) - 4.0) / 0.5) ** 2, init=jnp.array([1.0, 0.5])
+    )
+    post = bf.fit(model, components=4, restarts=8, order=10, progress=False)
+    assert isinstance(post.distribution, Mixture)
+    # The integral of r exp(-(r - 4)^2 / (2 0.5^2)) over r, times 2 pi, but for what is left of r = 0.
+    log_evidence = np.log(2 * np.pi * 4.0 * 0.5 * np.sqrt(2 * np.pi))
+    assert log_evidence - np.mean(post.log_weights(20_000, 0)) < 0.01
+    assert post.diagnostics.verdict == "good"
+    angle = np.arctan2(*post.draws(20_000)["x"].T)
+    shares = np.histogram(angle, 8, (-np.pi, np.pi))[0] / 20_000
+    np.testing.assert_allclose(shares, 1 / 8, atol=0.015)  # six standard errors
+
+
 def test_a_mixture_of_starts_that_is_the_posterior_is_not_trained():
     # So near that some draws of each mode lie in the next one: alone, no flow is the posterior.
     angle = np.arange(4) * np.pi / 2

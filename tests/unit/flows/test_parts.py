@@ -10,7 +10,7 @@ from scipy import stats
 from bernflow.errors import ArgumentError, FileFormatError
 from bernflow.flows.affine import DiagonalAffine
 from bernflow.flows.autoregressive import BernsteinFlow
-from bernflow.flows.bernstein import inverse_increments
+from bernflow.flows.bernstein import centered_polynomial, inverse_increments, invert_centered
 from bernflow.flows.conditioner import MaskedNetwork, Skip, hidden_degrees
 from bernflow.flows.families import FAMILIES, Spec, build, get_family
 from bernflow.flows.gaussian import LocationScale
@@ -387,3 +387,22 @@ def test_the_family_of_student_has_five_degrees_of_freedom():
 def test_a_family_that_no_recipe_knows_is_named(recipe):
     with pytest.raises(FileFormatError, match="describes a distribution that this version does not know"):
         build(recipe)
+
+
+def test_the_inverse_of_a_polynomial_can_be_differentiated_twice():
+    """Of y = f(a, t): in the coefficients and in y, forward over reverse, against differences of solutions."""
+    with jax.enable_x64(True):
+        rng = np.random.default_rng(0)
+        increment, y = jnp.asarray(rng.gamma(1.0, size=6) + 0.05), jnp.asarray(0.3)
+        direction = jnp.asarray(rng.normal(size=7))
+
+        def solution(step):
+            return invert_centered(increment + step * direction[:6], y + step * direction[6])
+
+        t = float(solution(0.0))
+        assert float(centered_polynomial(increment, t)[0]) == pytest.approx(0.3, abs=1e-14)
+        h = 1e-3
+        slope = (solution(h) - solution(-h)) / (2 * h)
+        curvature = (solution(h) - 2 * t + solution(-h)) / h**2
+        assert float(jax.grad(solution)(0.0)) == pytest.approx(float(slope), rel=1e-4)
+        assert float(jax.jvp(jax.grad(solution), (0.0,), (1.0,))[1]) == pytest.approx(float(curvature), rel=1e-3)

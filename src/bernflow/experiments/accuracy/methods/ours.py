@@ -29,7 +29,7 @@ def fit(benchmark: Benchmark, key: int, settings: Settings) -> Fitted:
         # The same key gives the same draws to both.
         return Drawn(post.draws(num, key=seed), post.log_weights(num, key=seed))
 
-    training = int(made["steps"]) * int(made["num_particles"]) * int(made["restarts"])
+    training = int(made["training_gradients"])
     start = made.get(
         "start_gradients", 0 if made["family"] == PAPER else most_of_start(post.layout.dim, made["restarts"])
     )
@@ -66,7 +66,7 @@ METHODS = (
         DEFAULTS,
         "bernflow",
         fit,
-        "`bf.fit(model, *args)` with its defaults. Gradients: steps x particles x restarts, and the most that the "
+        "`bf.fit(model, *args)` with its defaults. Gradients: those of the steps, and the most that the "
         "Newton paths to its start can take.",
     ),
     Method(
