@@ -25,6 +25,8 @@ MAX_PLACES = 10
 PROMISE = 6.0
 # In more dimensions a mixture costs too much to be tried unasked.
 MAX_DIM = 64
+# Up to so many, paths from many points cost next to nothing.
+FEW_DIM = 10
 
 
 def fit_target(
@@ -96,7 +98,10 @@ def _may_mix(settings: Settings, target: Target, posterior: Posterior, probes: G
         return True
     if diagnostics.verdict == "usable" and diagnostics.log_evidence - diagnostics.elbo < PART_GAIN:
         return False  # a mixture is taken for a larger gain than what is left
-    return diagnostics.verdict != "good" and len(_promising(probes, diagnostics.elbo)) > 1
+    if diagnostics.verdict == "good":
+        return False
+    # Newton paths from few points may miss what many find: along a ring most end where no Gaussian fits.
+    return target.dim <= FEW_DIM or len(_promising(probes, diagnostics.elbo)) > 1
 
 
 def _promising(starts: Gaussian, elbo: float) -> list[int]:

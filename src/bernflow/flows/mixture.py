@@ -24,12 +24,11 @@ class Mixture(AbstractDistribution):
 
     def sample_and_log_prob(self, key: Key[Array, ""], num: int) -> tuple[Float[Array, "s p"], Float[Array, " s"]]:
         """Draw `num` points, each from a component chosen by its weight, with the log q of the whole mixture."""
-        choice_key, *keys = jax.random.split(key, len(self.components) + 1)
-        choice = jax.random.categorical(choice_key, self.log_weights, shape=(num,))
-        draws = [part.sample_and_log_prob(k, num) for part, k in zip(self.components, keys, strict=True)]
-        x = jnp.stack([x for x, _ in draws])[choice, jnp.arange(num)]
-        own = jnp.stack([log_q for _, log_q in draws])[choice, jnp.arange(num)]
-        return x, self._combine(x, own, choice)
+        keys = jax.random.split(key, len(self.components) + 1)
+        choice = jax.random.categorical(keys[0], self.log_weights, shape=(num,))
+        x, own = self._of_each(lambda part, key: part.sample_and_log_prob(key, num), keys[1:])
+        drawn = choice, jnp.arange(num)
+        return x[drawn], self._combine(x[drawn], own[drawn], choice)
 
     def log_prob(self, x: Float[Array, "s p"]) -> Float[Array, " s"]:
         """Evaluate log q at given points."""
@@ -49,8 +48,15 @@ class Mixture(AbstractDistribution):
         """Describe the structure, so that a saved mixture can be rebuilt."""
         return {"kind": "mixture", "components": [part.recipe() for part in self.components]}
 
+    def _of_each(self, function, given):
+        """Apply a function to every component and what is given for it; those of one kind are compiled as one."""
+        if all(_kind(part) == _kind(self.components[0]) for part in self.components[1:]):
+            return eqx.filter_vmap(function)(self.stacked(), given)
+        found = [function(part, given[i]) for i, part in enumerate(self.components)]
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *found)
+
     def _component_log_probs(self, x):
-        log_probs = jnp.stack([part.log_prob(x) for part in self.components])
+        log_probs = self._of_each(lambda part, _: part.log_prob(x), jnp.zeros(len(self.components)))
         # Far from a component its inverse overflows: no density of it is there.
         return jnp.where(jnp.isnan(log_probs), -jnp.inf, log_probs)
 
@@ -59,3 +65,9 @@ class Mixture(AbstractDistribution):
         log_probs = self._component_log_probs(x)
         drawn = jnp.arange(len(self.components))[:, None] == choice[None, :]
         return jax.nn.logsumexp(self.log_shares()[:, None] + jnp.where(drawn, own, log_probs), axis=0)
+
+
+def _kind(part: AbstractDistribution) -> tuple[Any, ...]:
+    """Return what components that can be stacked have in common."""
+    arrays, others = eqx.partition(part, eqx.is_array)
+    return jax.tree.structure(part), [leaf.shape for leaf in jax.tree.leaves(arrays)], jax.tree.leaves(others)

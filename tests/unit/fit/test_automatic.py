@@ -12,14 +12,14 @@ TWO_PLACES = Gaussian(np.array([[0.0, 0.0], [9.0, 9.0]]), np.stack([np.eye(2)] *
 ONE_PLACE = Gaussian(np.zeros((2, 2)), np.stack([np.eye(2)] * 2), np.array([-10.0, -10.0]))
 
 
-def may_mix(verdict, left, probes=TWO_PLACES, missing=None, improper=None, steps=None):
+def may_mix(verdict, left, probes=TWO_PLACES, missing=None, improper=None, steps=None, dim=11):
     """Ask about a fit that is `left` nats from the posterior as far as its weights tell."""
     settings = SimpleNamespace(components=None, restarts=1, steps=steps, family=SimpleNamespace(mixes=True))
     judged = SimpleNamespace(
         verdict=verdict, log_evidence=-10.0, elbo=-10.0 - left, missing_mass=missing, improper=improper
     )
     posterior = SimpleNamespace(diagnostics=judged, settings={"interrupted": False})
-    return _may_mix(settings, SimpleNamespace(dim=2), posterior, probes)
+    return _may_mix(settings, SimpleNamespace(dim=dim), posterior, probes)
 
 
 @pytest.mark.parametrize(
@@ -28,6 +28,9 @@ def may_mix(verdict, left, probes=TWO_PLACES, missing=None, improper=None, steps
         ({"verdict": "good", "left": 0.5}, False),
         ({"verdict": "usable", "left": 0.5}, True),
         ({"verdict": "usable", "left": 0.5, "probes": ONE_PLACE}, False),
+        # In few dimensions more paths are affordable.
+        ({"verdict": "usable", "left": 0.5, "probes": ONE_PLACE, "dim": 10}, True),
+        ({"verdict": "good", "left": 0.5, "probes": ONE_PLACE, "dim": 10}, False),
         ({"verdict": "usable", "left": 0.5, "steps": 100}, False),
         # What is left is less than what a mixture must gain.
         ({"verdict": "usable", "left": 0.005}, False),
