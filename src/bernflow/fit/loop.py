@@ -57,7 +57,7 @@ NUM_CYCLES_LARGE = 9
 # Above the number of dimensions whose factors are matrices, steps take a tenth of a second and more.
 NUM_CYCLES_WIDE = 4
 # Of a mixture every step needs inverses; near modes and along ridges few steps are enough.
-NUM_CYCLES_MIXTURE = 6
+NUM_CYCLES_MIXTURE = 4
 # Where there is more to gain, only a cycle of such a length that was in vain is the last one.
 LONG_CYCLE = 2000
 # To a tolerance: looked at often, because it may be met early.
