@@ -79,11 +79,13 @@ def fit_target(
 
 
 def _better(first: Posterior, second: Posterior) -> Posterior:
-    """Return the second of two fits where it is better, else the first, as what both of them took."""
-    is_second = second.diagnostics.elbo > first.diagnostics.elbo + PART_GAIN
-    best, other = (second, first) if is_second else (first, second)
+    """Return the second of two fits where it is better, else the first, with what both of them took."""
+    # An ELBO that is not a number is worse than any.
+    elbos = [np.nan_to_num(post.diagnostics.elbo, nan=-np.inf) for post in (first, second)]
+    best, other = (second, first) if elbos[1] > elbos[0] + PART_GAIN else (first, second)
     for name in ("steps", "training_gradients"):
         best.settings[name] += other.settings[name]
+    best.settings["interrupted"] |= other.settings["interrupted"]
     return best
 
 

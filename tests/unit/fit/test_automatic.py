@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bernflow.fit.automatic import _may_mix
+from bernflow.fit.automatic import _better, _may_mix
 from bernflow.fit.start import Gaussian
 
 TWO_PLACES = Gaussian(np.array([[0.0, 0.0], [9.0, 9.0]]), np.stack([np.eye(2)] * 2), np.array([-10.0, -10.5]))
@@ -42,3 +42,17 @@ def may_mix(verdict, left, probes=TWO_PLACES, missing=None, improper=None, steps
 )
 def test_when_a_mixture_is_tried(case, expected):
     assert may_mix(**case) is expected
+
+
+@pytest.mark.parametrize(
+    ("elbos", "chosen"), [((-1.0, -0.5), 1), ((-1.0, -0.995), 0), ((-1.0, np.nan), 0), ((np.nan, -1.0), 1)]
+)
+def test_of_two_fits_the_better_is_taken_with_what_both_took(elbos, chosen):
+    taken = {"steps": 10, "training_gradients": 320, "interrupted": False}
+    fits = [
+        SimpleNamespace(diagnostics=SimpleNamespace(elbo=elbo), settings=dict(taken, interrupted=i == 1))
+        for i, elbo in enumerate(elbos)
+    ]
+    best = _better(*fits)
+    assert best is fits[chosen]
+    assert best.settings == {"steps": 20, "training_gradients": 640, "interrupted": True}
