@@ -1,7 +1,6 @@
 """The whole way from a target to a posterior, with a mixture where one flow is not enough."""
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 from jaxtyping import Array, Key
@@ -27,6 +26,8 @@ PROMISE = 6.0
 MAX_DIM = 64
 # Up to so many, paths from many points cost next to nothing.
 FEW_DIM = 10
+# Flows that share a posterior are soon within this many nats of it, or it is shaped so that each must learn much alone.
+TOGETHER_GOAL = 0.1
 
 
 def fit_target(
@@ -44,38 +45,55 @@ def fit_target(
     flows, probes = initial_flows(target, settings, start_key, flow_key, devices)
 
     def train(
-        loop: str, settings: Settings, flows: AbstractDistribution, key: Key[Array, ""], **more: Any
+        loop: str,
+        settings: Settings,
+        flows: AbstractDistribution,
+        key: Key[Array, ""],
+        probes: Gaussian | None,
+        goal: float | None = None,
     ) -> Posterior:
         memory = None if resumption is None else resumption.loop(loop)
         return train_and_judge(
-            target, settings, flows, key, progress, began, refiner, memory=memory, devices=devices, **more
+            target,
+            settings,
+            flows,
+            key,
+            progress,
+            began,
+            refiner,
+            goal=goal,
+            probes=probes,
+            memory=memory,
+            devices=devices,
         )
 
-    def mix(alone: str, settings: Settings, flows: AbstractFlow, key: Key[Array, ""], **more: Any) -> Posterior:
+    def mix(
+        alone: str, settings: Settings, flows: AbstractFlow, key: Key[Array, ""], probes: Gaussian | None
+    ) -> Posterior:
         """Train flows as the parts of one mixture; where that does not end well, each alone, and take the better."""
         mixture = None
         if settings.trains_by_score(flows) and settings.steps is None:
             mixture = share(flows, target, settings, nth(key, 3), devices)
         if mixture is None:
-            return train(alone, settings, flows, key, probes=more["probes"])
-        together = train("together", settings, mixture, nth(key, 4), **more)
+            return train(alone, settings, flows, key, probes)
+        together = train("together", settings, mixture, nth(key, 4), probes, TOGETHER_GOAL)
         if together.diagnostics.verdict == "good" or together.settings["interrupted"]:
             return together
-        return _better(together, train(alone, settings, flows, key, probes=more["probes"]))
+        return _better(together, train(alone, settings, flows, key, probes))
 
     if (settings.components or 1) > 1:
-        return mix("flow", settings, flows, train_key, probes=probes)
-    posterior = train("flow", settings, flows, train_key, probes=probes)
+        return mix("flow", settings, flows, train_key, probes)
+    posterior = train("flow", settings, flows, train_key, probes)
     if probes is None or not _may_mix(settings, target, posterior, probes):
         return posterior
     again_key, flow_key, train_key = spawn(nth(key, 3), 3)
-    starts, elbo = find_starts(target, NUM_PATHS, again_key, devices), posterior.diagnostics.elbo
-    places = _promising(starts, elbo)[:MAX_PLACES]
+    starts = find_starts(target, NUM_PATHS, again_key, devices)
+    places = _promising(starts, posterior.diagnostics.elbo)[:MAX_PLACES]
     if len(places) < 2:
         return posterior
     several = dataclasses.replace(settings, restarts=len(places), components=len(places))
     flows = informed_flows(target, several, starts, np.array(places), flow_key, devices)
-    return _better(posterior, mix("mixture", several, flows, train_key, probes=starts, goal=elbo))
+    return _better(posterior, mix("mixture", several, flows, train_key, starts))
 
 
 def _better(first: Posterior, second: Posterior) -> Posterior:

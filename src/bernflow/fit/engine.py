@@ -166,8 +166,8 @@ def train_and_judge(
     """Train stacked flows, choose or mix, judge, and wrap up.
 
     Flows are trained each by itself; one mixture, stacked like them, is trained as a whole. Training ends early where
-    its first cycle leaves the ELBO below `goal`. `probes` tell of modes that the flows may miss, `memory` outlives the
-    process, and over `devices` the rows are spread while the fit lasts.
+    its first cycle does not come within `goal` nats of the posterior. `probes` tell of modes that the flows may miss,
+    `memory` outlives the process, and over `devices` the rows are spread while the fit lasts.
     """
     use_score = settings.trains_by_score(flows)
     method = Method(

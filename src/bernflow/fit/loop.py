@@ -16,6 +16,7 @@ from bernflow.fit.stopping import (
     UNCOVERED_KHAT,
     best_of,
     compare,
+    distance,
     has_arrived,
     is_close,
     is_confirmed,
@@ -161,7 +162,7 @@ def train(
         report: hears of every finished chunk.
         place: where an earlier call stood, to go on from there.
         keep: hears, after `report`, where the training stands. A KeyboardInterrupt from it ends the training.
-        goal: an ELBO that the first cycle must reach for a second to follow.
+        goal: distance from the posterior, in nats, that the first cycle must reach for a second to follow.
     """
     cycles = choose_cycles(trainee, target, method) if steps is None else _divide(steps, method)
     for trained in go_through(cycles, trainee, target, key, method, steps, report, place, keep, goal):
@@ -255,7 +256,7 @@ def go_through(
             # One cycle of covering is due unless the tails are met already.
             khat_allowed = UNCOVERED_KHAT if cycle == 0 else COVERED_KHAT
             in_vain = may_end and not step.worthwhile and (is_close(best_of(judged)) or length >= LONG_CYCLE)
-            if goal is not None and cycle == 0 and np.mean(best_of(weights)) < goal:
+            if goal is not None and cycle == 0 and distance(best_of(weights)) > goal:
                 in_vain = True
             met = in_vain or is_met(trainee, weights, best_of(judged)[None], khat_allowed)
             yield Trained(trainee, done, is_over=met)
