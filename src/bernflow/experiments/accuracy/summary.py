@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from bernflow.experiments.accuracy.cases import POSTERIORDB, Case
 from bernflow.experiments.accuracy.measure import OK
 from bernflow.experiments.accuracy.methods.ours import CHOICES, DEFAULTS
+from bernflow.experiments.accuracy.processes import OUT_OF_TIME
 from bernflow.experiments.study.records import Record
 
 FIGURES = (
@@ -155,7 +157,21 @@ def goals(records: Sequence[Record], cases: Mapping[str, Case]) -> list[str]:
                     f"{len(judged) - len(behind)} of {len(judged)} targets{_named(behind)}."
                 )
     lines += _full_rank(rows(records, cases, matched=False))
-    return [*lines, *_real(records, cases), *_verdicts(records)]
+    return [*lines, *_without_result(records), *_real(records, cases), *_verdicts(records)]
+
+
+def _without_result(records: Sequence[Record]) -> list[str]:
+    """Say how many runs of others cannot be compared."""
+    others = [r for r in records if r["method"] not in (DEFAULTS, CHOICES)]
+    why = Counter(
+        "exceeded the time limit" if r["status"].startswith(OUT_OF_TIME) else r["status"].split(":")[0]
+        for r in others
+        if r["status"] != OK
+    )
+    if not why:
+        return []
+    counts = ", ".join(f"{reason} {num}" for reason, num in why.most_common())
+    return [f"Without a result, and so not compared: {sum(why.values())} of {len(others)} runs of others ({counts})."]
 
 
 def _full_rank(table: Mapping[str, Mapping[str, Row]]) -> list[str]:

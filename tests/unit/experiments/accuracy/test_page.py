@@ -59,6 +59,11 @@ def test_goals():
     assert "bernflow, the same number of gradients" in lines[1]
     assert "on 0 of 1 targets (funnel-10)." in lines[1]
     assert f"bernflow is worse than a full-rank normal on 1 of 2 targets ({REAL})." in lines
+    assert "Without a result, and so not compared: 1 of 5 runs of others (refuses 1-D 1)." in lines
+    late = {**RECORDS[0], "method": "nuts", "status": "exceeded the time limit of 9 s"}
+    assert "2 of 6 runs of others (refuses 1-D 1, exceeded the time limit 1)" in "".join(
+        summary.goals([*RECORDS, late], CASES)
+    )
     assert f"posteriordb: ESS fraction of at least 0.98 on 0 of 1 ({REAL})." in lines
     assert "Verdicts of bernflow: 0 false good and 1 false bad (funnel-10) in 5 runs." in lines
 
