@@ -109,7 +109,12 @@ class Diagnostics:
 
 
 def judge(
-    log_weights: ArrayLike, *, missing_mass: float | None = None, num_failed_steps: int = 0, num_resamples: int = 50
+    log_weights: ArrayLike,
+    *,
+    missing_mass: float | None = None,
+    num_parts: int = 1,
+    num_failed_steps: int = 0,
+    num_resamples: int = 50,
 ) -> Diagnostics:
     """Judge a fit by the importance weights of fresh draws; the rule is in the module's documentation.
 
@@ -117,6 +122,7 @@ def judge(
         log_weights: log p - log q at draws of q, (s,); at least 1,000 for "good", 20,000 recommended.
         missing_mass: share of the posterior mass seen by other restarts that q does not cover. Above 0.01 the
             verdict is at best "usable", above 0.05 "poor".
+        num_parts: number of flows that q is a mixture of.
         num_failed_steps: number of training steps that were skipped as not finite; mentioned, not judged.
         num_resamples: number of bootstrap samples behind the standard errors.
 
@@ -153,7 +159,7 @@ def judge(
         verdict = max(verdict, limit, key=VERDICTS.index)
         sentences = [
             f"{verdict.capitalize()} ({figures}): other starts found {100 * missing_mass:.1f} % of the posterior "
-            "mass in modes that this fit does not cover; fit a mixture with components=2 or more.",
+            f"mass in modes that this fit does not cover; fit a mixture with components={num_parts + 1} or more.",
             *sentences[1:],
         ]
     if num_failed_steps:

@@ -207,19 +207,22 @@ def train_and_judge(
             spread = _spread(target, devices)
             best, distribution, missing = _choose(flows, spread, choice_key, settings.components or 1)
             distribution = fetched(distribution)
+            num_parts = len(distribution.components) if isinstance(distribution, Mixture) else 1
             skipped = int(np.asarray(trainee.num_skipped)[best])
             # In a hurry few draws are enough for a fit that they call good.
             for num in sorted(
                 {num_diagnostic_draws(spread.model, hurry, spread.dim) for hurry in (settings.tolerance, None)}
             ):
                 draws, log_weights = weigh(distribution, spread, judge_key, num)
-                diagnostics = judge(log_weights, missing_mass=missing, num_failed_steps=skipped)
+                diagnostics = judge(log_weights, missing_mass=missing, num_parts=num_parts, num_failed_steps=skipped)
                 if diagnostics.verdict == "good":
                     break
             if probes is not None and np.isfinite(diagnostics.log_evidence):
                 elsewhere = mass_elsewhere(probes, spread, draws, diagnostics.log_evidence, choice_key)
                 if elsewhere > (missing or 0.0):
-                    diagnostics = judge(log_weights, missing_mass=elsewhere, num_failed_steps=skipped)
+                    diagnostics = judge(
+                        log_weights, missing_mass=elsewhere, num_parts=num_parts, num_failed_steps=skipped
+                    )
             thorough = diagnostics.verdict == "poor" and done >= MIN_STEPS_THOROUGH
             start = None if probes is None else probes.at(0)
             endless = find_endless(distribution, spread, draws, log_weights, judge_key, thorough, start)

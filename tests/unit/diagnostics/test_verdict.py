@@ -113,6 +113,7 @@ def test_gross_errors_are_called_poor(name, seed):
 def test_a_far_mode_is_invisible_to_the_weights_and_caught_by_missing_mass():
     raw = two_modes(12)(0)
     assert judge(raw).verdict == "good"
+    assert "components=5 or more" in judge(raw, missing_mass=0.5, num_parts=4).status
     found = judge(raw, missing_mass=0.5)
     assert found.verdict == "poor"
     assert "other starts found 50.0 % of the posterior mass" in found.status
