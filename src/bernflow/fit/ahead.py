@@ -26,7 +26,9 @@ def compile_ahead(target: Target, settings: Settings, num_starts: int, start_eff
     # Small functions that are needed first are compiled while the steps are traced. The steps take longest, so that
     # all others come after them.
     preflight.prepare(target, num_starts)
-    if flows is not None and (settings.tolerance is None or sampling.num_rows(target) <= MAX_ROWS_TRAINED):
+    may_train = settings.tolerance is None or sampling.num_rows(target) <= MAX_ROWS_TRAINED
+    # How many flows a mixture begins with is known only after the start.
+    if flows is not None and may_train and not settings.trains_together(flows):
         prepare_chunk(
             flows,
             target,

@@ -72,14 +72,14 @@ def fit_target(
     ) -> Posterior:
         """Train flows as the parts of one mixture; where that does not end well, each alone, and take the better."""
         mixture = None
-        if settings.trains_by_score(flows) and settings.steps is None:
+        if settings.trains_together(flows):
             mixture = share(flows, target, settings, nth(key, 3), devices)
         if mixture is None:
             return train(alone, settings, flows, key, probes)
-        together = train("together", settings, mixture, nth(key, 4), probes, TOGETHER_GOAL)
-        if together.diagnostics.verdict == "good" or together.settings["interrupted"]:
-            return together
-        return _better(together, train(alone, settings, flows, key, probes))
+        shared = train("together", settings, mixture, nth(key, 4), probes, TOGETHER_GOAL)
+        if shared.diagnostics.verdict == "good" or shared.settings["interrupted"]:
+            return shared
+        return _better(shared, train(alone, settings, flows, key, probes))
 
     if (settings.components or 1) > 1:
         return mix("flow", settings, flows, train_key, probes)

@@ -59,6 +59,10 @@ class Settings:
         part = flow.components[0] if isinstance(flow, Mixture) else flow
         return self.family.use_score and isinstance(part, AbstractScoredFlow)
 
+    def trains_together(self, flows: AbstractDistribution) -> bool:
+        """Tell whether several flows are first trained as the parts of one mixture."""
+        return (self.components or 1) > 1 and self.steps is None and self.trains_by_score(flows)
+
     def rate_in(self, dim: int) -> float | None:
         """Return the learning rate in so many dimensions; None where the optimizer has its own."""
         if self.learning_rate is None or self.family.paper_recipe:

@@ -48,15 +48,15 @@ class Mixture(AbstractDistribution):
         """Describe the structure, so that a saved mixture can be rebuilt."""
         return {"kind": "mixture", "components": [part.recipe() for part in self.components]}
 
-    def _of_each(self, function, given):
+    def _of_each(self, function, *given):
         """Apply a function to every component and what is given for it; those of one kind are compiled as one."""
         if all(_kind(part) == _kind(self.components[0]) for part in self.components[1:]):
-            return eqx.filter_vmap(function)(self.stacked(), given)
-        found = [function(part, given[i]) for i, part in enumerate(self.components)]
+            return eqx.filter_vmap(function)(self.stacked(), *given)
+        found = [function(part, *(leaf[i] for leaf in given)) for i, part in enumerate(self.components)]
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *found)
 
     def _component_log_probs(self, x):
-        log_probs = self._of_each(lambda part, _: part.log_prob(x), jnp.zeros(len(self.components)))
+        log_probs = self._of_each(lambda part: part.log_prob(x))
         # Far from a component its inverse overflows: no density of it is there.
         return jnp.where(jnp.isnan(log_probs), -jnp.inf, log_probs)
 

@@ -4,6 +4,7 @@ import optax
 import pytest
 
 from bernflow.errors import ArgumentError
+from bernflow.fit.building import zero_flows
 from bernflow.fit.settings import resolve_settings
 from bernflow.flows.families import FAMILIES, PAPER_LEARNING_RATE
 
@@ -81,6 +82,21 @@ def test_choices_are_taken_over():
 def test_a_mixture_has_restarts_enough_for_its_components():
     assert resolve(components=3).restarts > 3
     assert resolve(components=3, restarts=1).restarts == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"components": 2}, True),
+        ({"components": 1}, False),
+        ({"components": None}, False),
+        ({"components": 2, "steps": 100}, False),
+        ({"components": 2, "family": "bernstein-paper"}, False),
+    ],
+)
+def test_when_flows_are_trained_together(given, expected):
+    settings = resolve(**given)
+    assert settings.trains_together(zero_flows(settings, 2)) is expected
 
 
 def test_description_is_json():
