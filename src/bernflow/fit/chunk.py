@@ -137,6 +137,15 @@ def draw_noise(
     return replicated(_over_restarts(one_restart, flows, keys))
 
 
+def noise_of_chunk(
+    flows: AbstractDistribution, key: Key[Array, ""], num_particles: int, use_score: bool, num_steps: int = CHUNK
+) -> Noise:
+    """Draw the noise of a chunk of steps, or of as many of them as fit in memory."""
+    keys = grid(key, (num_stacked(flows), 2))
+    at_once = steps_at_once(flows, num_steps, num_particles)
+    return draw_noise(flows, keys, num_steps=at_once, num_particles=num_particles, use_score=use_score)
+
+
 def take_steps(
     trainee: Trainee,
     target: Target,
@@ -150,16 +159,13 @@ def take_steps(
     effort: Effort = Effort.FULL,
 ) -> tuple[Trainee, Trace]:
     """Take one step per learning rate, in as many calls of `run_chunk` as it takes for their noise to fit in memory."""
-    num = num_stacked(trainee.flow)
     at_once = steps_at_once(trainee.flow, len(rates), num_particles)
     traces = []
     for number, start in enumerate(range(0, len(rates), at_once)):
-        keys = grid(nth(key, number) if number else key, (num, 2))
-        shape = {"num_steps": at_once, "num_particles": num_particles, "use_score": use_score}
         trainee, trace = run_chunk.with_effort(effort)(
             trainee,
             target,
-            draw_noise(trainee.flow, keys, **shape),
+            noise_of_chunk(trainee.flow, nth(key, number) if number else key, num_particles, use_score, len(rates)),
             rates[start : start + at_once],
             powers,
             optimizer=optimizer,

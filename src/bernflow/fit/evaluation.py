@@ -1,14 +1,17 @@
 """Fresh draws of flows and their log weights: what every decision of a fit rests on."""
 
+import itertools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from bernflow.fit.chunk import Trainee, num_stacked
+from bernflow.fit.chunk import Trainee, noise_of_chunk, num_stacked
 from bernflow.flows.base import AbstractDistribution, Module
 from bernflow.flows.factors import is_dense
+from bernflow.keys import nth
 from bernflow.models.base import AbstractModel
 from bernflow.posterior import sampling
 from bernflow.target import Target
@@ -85,6 +88,25 @@ def weigh(
         if x.size * first <= MAX_DRAWN or not first:
             draws.append(x)
     return np.concatenate(draws), np.concatenate(log_weights)
+
+
+def weigh_widened(
+    trainee: Trainee, index: int, target: Target, key: Key[Array, ""], num: int, num_particles: int
+) -> tuple[Float[np.ndarray, " s"], Float[np.ndarray, " s"]]:
+    """Return log weights of draws of one restart from the noise of its training, and how much each counts, as a log.
+
+    Half of them have a coordinate widened and visit tails that few others see. Steps have made such noise before, so
+    that nothing is compiled for this alone.
+    """
+    z, log_shares = np.empty((0, target.dim)), np.empty(0)
+    for number in itertools.count():
+        noise = noise_of_chunk(trainee.flow, nth(key, number), num_particles, use_score=True)
+        z = np.concatenate([z, np.asarray(noise.z[index]).reshape(-1, target.dim)])[:num]
+        log_shares = np.append(log_shares, np.asarray(noise.log_ratio[index]))[:num]
+        if len(z) == num:
+            break
+    x, minus_log_q = sampling.push(pick(trainee.flow, index), z)  # type: ignore[arg-type]
+    return sampling.log_density(target.layout, target.model, x) + minus_log_q, log_shares
 
 
 def evaluate_finite(trainee: Trainee, target: Target, key: Key[Array, ""], num: int) -> Float[np.ndarray, "r s"]:

@@ -192,6 +192,8 @@ def go_through(
     """
     num_restarts = trainee.num_skipped.shape[0]
     evaluation_key = nth(key, 2**31 - 1)
+    # A mixture's noise is that of its parts, each alone.
+    widened = method.num_particles if method.use_score and not isinstance(trainee.flow, Mixture) else None
     effort, num_draws = effort_for(method.tolerance), num_evaluation_draws(target.model, method.tolerance, target.dim)
 
     def is_met(
@@ -201,7 +203,7 @@ def go_through(
         if method.tolerance is not None:
             return all(is_within(row, method.tolerance) for row in rows)
         near = all(has_arrived(row, khat_allowed) for row in rows)
-        return near and is_confirmed(trainee, weights, target, evaluation_key)
+        return near and is_confirmed(trainee, weights, target, evaluation_key, widened)
 
     if place is None:
         place = Place(0, 0, 0, trainee, trainee, None)

@@ -9,7 +9,7 @@ from scipy.special import logsumexp
 from bernflow.diagnostics.importance import log_evidence, psis
 from bernflow.diagnostics.verdict import judge
 from bernflow.fit.chunk import Trainee
-from bernflow.fit.evaluation import finite, log_weights_of, num_diagnostic_draws, pick
+from bernflow.fit.evaluation import finite, log_weights_of, num_diagnostic_draws, pick, weigh_widened
 from bernflow.target import Target
 
 # Below this many nats from the posterior, more steps change nothing that a user could see.
@@ -82,13 +82,25 @@ def is_within(weights: Float[np.ndarray, " s"], tolerance: float) -> bool:
     return max(distance(weights), missing) < SAFETY * tolerance and psis(weights)[1] < COVERED_KHAT
 
 
-def is_confirmed(trainee: Trainee, weights: Float[np.ndarray, "r s"], target: Target, key: Key[Array, ""]) -> bool:
+def is_confirmed(
+    trainee: Trainee,
+    weights: Float[np.ndarray, "r s"],
+    target: Target,
+    key: Key[Array, ""],
+    num_particles: int | None = None,
+) -> bool:
     """Tell whether as many draws as for the verdict call the best restart good, and as near as few draws did.
 
-    What is left in the neck of a funnel shows in few draws only.
+    What is left in the neck of a funnel shows in few draws only, and most of it in those that count up to a limit.
+    Trained with so many particles by the score, a flow must be as near by draws that visit the tails, without a limit.
     """
     closer = look_closer(trainee, weights, target, key)[0]
-    return distance(closer) < CLOSE_ENOUGH and judge(closer).verdict == "good"
+    if distance(closer) > CLOSE_ENOUGH or judge(closer).verdict != "good":
+        return False
+    if num_particles is None:
+        return True
+    widened, log_shares = weigh_widened(trainee, best_index(weights), target, key, closer.size, num_particles)
+    return unlimited_distance(finite(widened), log_shares) < CLOSE_ENOUGH
 
 
 def look_closer(
@@ -114,6 +126,13 @@ def distances(weights: Float[np.ndarray, " s"]) -> Float[np.ndarray, " s"]:
     log_mean = logsumexp(weights) - np.log(weights.size)
     excess = np.minimum(weights - log_mean, MAX_EXCESS)
     return np.expm1(excess) - excess
+
+
+def unlimited_distance(weights: Float[np.ndarray, " s"], log_shares: Float[np.ndarray, " s"]) -> float:
+    """Estimate KL(q || posterior) by draws of which not all count as much, and none only up to a limit."""
+    log_shares = log_shares - logsumexp(log_shares)
+    excess = weights - logsumexp(weights + log_shares)
+    return float(np.exp(log_shares) @ (np.expm1(excess) - excess))
 
 
 def best_index(weights: Float[np.ndarray, "r s"]) -> int:

@@ -149,6 +149,11 @@ def sample(
     return _concatenate([_sample_block(distribution, key) for key in keys], num)
 
 
+def push(flow: AbstractFlow, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Map any number of points of noise to parameters, with their -log q."""
+    return in_blocks(lambda part, _: push_block(flow, part, part), z, block_of(flow.dim))
+
+
 def _concatenate(blocks: list, num: int) -> Any:
     return jax.tree.map(lambda *parts: np.concatenate(parts)[:num], *blocks)
 

@@ -1,19 +1,28 @@
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+import optax
 import pytest
+from scipy.stats import norm
 
 import bernflow as bf
 from bernflow.errors import ArgumentError
 from bernflow.fit import evaluation
+from bernflow.fit.chunk import begin
 from bernflow.fit.evaluation import (
     NUM_DIAGNOSTIC_DRAWS,
     NUM_EVALUATION_DRAWS,
     num_diagnostic_draws,
     num_evaluation_draws,
+    weigh_widened,
 )
-from bernflow.fit.stopping import compare, has_arrived, is_within
+from bernflow.fit.stopping import compare, has_arrived, is_within, unlimited_distance
+from bernflow.flows.affine import DiagonalAffine
+from bernflow.flows.gaussian import LocationScale
+from bernflow.keys import as_key
 from bernflow.posterior import sampling
+from bernflow.target import Target
 
 
 def log_weights(distance, num=4000):
@@ -84,3 +93,18 @@ def test_few_draws_that_do_not_call_a_fit_good_are_followed_by_more(monkeypatch)
 def test_the_verdict_of_many_rows_rests_on_fewer_draws():
     numbers = [num_diagnostic_draws({"x": np.zeros(rows)}) for rows in (1, 5_000, 10_000, 10**7)]
     assert numbers == [NUM_DIAGNOSTIC_DRAWS, NUM_DIAGNOSTIC_DRAWS, 10_000, NUM_EVALUATION_DRAWS]
+
+
+def test_widened_draws_measure_what_is_missing_in_the_tails():
+    # A standard normal for a posterior that has three times its density beyond 3 and -3.
+    model = bf.from_log_density(lambda x: jnp.sum(-0.5 * x**2 + jnp.log(3.0) * (jnp.abs(x) > 3.0)), init=jnp.zeros(2))
+    beyond = 2 * norm.sf(3.0)
+    exact = 2 * (np.log1p(2 * beyond) - beyond * np.log(3.0))
+    flow = LocationScale(DiagonalAffine(jnp.zeros(2), jnp.ones(2)))
+    trainee = begin(jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), flow), optax.identity())
+    errors = []
+    for key in range(5):
+        found = weigh_widened(trainee, 1, Target(model), as_key(key), 20_000, 32)
+        errors.append(unlimited_distance(*found) - exact)
+    assert np.abs(np.mean(errors)) < 0.06 * exact
+    assert np.std(errors) < 0.06 * exact
