@@ -17,7 +17,7 @@ from benchmarks import records as kept
 from bernflow.experiments.accuracy.cases import all_cases
 from bernflow.fit import engine
 from bernflow.fit.evaluation import log_weights_of, pick
-from bernflow.fit.loop import CYCLES, Cycle, Trained, go_through
+from bernflow.fit.loop import CYCLES, Trained, choose_cycles, go_through
 from bernflow.fit.stopping import CLOSE_ENOUGH
 from bernflow.keys import as_key
 from bernflow.precision import use_precision
@@ -31,6 +31,7 @@ TARGETS = (
     "diamonds",
     "funnel-2",
     "funnel-10",
+    "funnel-50",
     "banana",
     "student-10",
     "multivariate-10",
@@ -42,7 +43,7 @@ ALLOWED_SHARE = 1.1
 # Less than this, in nats, is no improvement.
 NOTICEABLE = 1e-4
 # The cycles of a fit, and more of the same kind: four times as many steps as the longest fit takes.
-MORE_CYCLES = (*CYCLES, *(Cycle(length, share) for length in (16_000, 32_000) for share in (0.5, 0.25)))
+MORE_CYCLES = (*CYCLES, *(cycle._replace(length=k * cycle.length) for k in (2, 4) for cycle in CYCLES[-2:]))
 RESULTS = Path(__file__).parent / "results"
 NOTES = (
     f"KL is that to the exact posterior, of {NUM_DRAWS:,} draws, in nats; medians over the keys.",
@@ -85,11 +86,12 @@ def follow(benchmark, key):
     ends, taken = [], []
 
     def go_on(begun, target, loop_key, method, *others):
+        most = sum(cycle.length for cycle in choose_cycles(begun, target, method))
         for trained in go_through(MORE_CYCLES, begun, target, loop_key, method):
             with use_precision("float64"):
                 log_weights = log_weights_of(pick(trained.trainee.flow, 0), target, as_key(1), NUM_DRAWS)
             ends.append({"steps": trained.steps, "kl": divergence(np.asarray(log_weights), benchmark.log_evidence)})
-            if (trained.is_over or trained.steps >= sum(cycle.length for cycle in CYCLES)) and not taken:
+            if (trained.is_over or trained.steps >= most) and not taken:
                 taken.append(trained.steps)
             if taken and trained.steps >= LONGER * taken[0]:
                 break

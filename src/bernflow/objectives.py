@@ -104,8 +104,11 @@ def path_gradient(flow: AbstractScoredFlow, target: Target, noise: Noise, power:
         grad D = -E_q[f''(w) w^2 (grad_x log w) dx],
 
     which is zero for every single draw once q is the posterior: the variance vanishes with the error. Weights
-    f''(w) w^2 = w^power with power 0 are the reverse KL (sticking the landing; Roeder et al., 2017) and with power 1
-    the forward KL, which sees what q leaves out. grad_x log q comes from `score` without the inverse of the flow.
+    f''(w) w^2 = 1 are the reverse KL (sticking the landing; Roeder et al., 2017), which is blind to what q leaves out;
+    w are the forward KL, which is blind to where q has far too much: the neck of a funnel, drawn too wide in its last
+    thousandth, may lack hundreds of nats, and counts nothing. So weights are max(1, w)^power, w in units of a usual
+    one: with power 0 the reverse KL, with power 1 that where q has too much and the forward KL where it has too little.
+    grad_x log q comes from `score` without the inverse of the flow.
     """
 
     def sample(flow):
@@ -118,7 +121,7 @@ def path_gradient(flow: AbstractScoredFlow, target: Target, noise: Noise, power:
     log_weights = log_p - (jax.vmap(flow.base_log_prob)(noise.z) - log_det)
     pull = score_p - score_q
     usable = jnp.isfinite(log_weights) & jnp.all(jnp.isfinite(pull), -1)
-    weight = jnp.exp(power * _excess(log_weights, usable) + noise.log_ratio)
+    weight = jnp.exp(power * jnp.maximum(_excess(log_weights, usable), 0.0) + noise.log_ratio)
     pull = jnp.where(usable[:, None], weight[:, None] * pull, 0.0)
     (gradient,) = pull_back(-pull / jnp.maximum(jnp.sum(usable), 1))
     return Estimate(gradient, log_weights, noise.log_ratio)
@@ -156,11 +159,12 @@ def mixture_gradient(mixture: Mixture, target: Target, noise: Noise, power: Floa
     usable = jnp.isfinite(log_weights) & jnp.all(jnp.isfinite(pull), -1)
     excess = _excess(log_weights, usable)
     shares = jnp.exp(mixture.log_shares())
-    weight = shares[:, None] * jnp.exp(power * excess + log_ratio)
+    weight = shares[:, None] * jnp.exp(power * jnp.maximum(excess, 0.0) + log_ratio)
     counts = jnp.maximum(jnp.sum(usable, -1, keepdims=True), 1)
     (gradient,) = pull_back(jnp.where(usable[..., None], -weight[..., None] * pull, 0.0) / counts[..., None])
-    # -log w for the reverse KL, -w for the forward KL.
-    change = jnp.where(power > 0.0, -jnp.exp(power * excess) / jnp.where(power > 0.0, power, 1.0), -excess)
+    # -log w for the reverse KL, 1 - w for the forward KL.
+    forward = jnp.expm1(power * excess) / jnp.where(power > 0.0, power, 1.0)
+    change = -jnp.where((power > 0.0) & (excess > 0.0), forward, excess)
     # A mean of its own for every part, so that it is exact where all draws agree.
     ratio = jnp.where(usable, jnp.exp(log_ratio), 0.0)
     by_share = jnp.sum(ratio * change, -1) / jnp.maximum(jnp.sum(ratio, -1), 1e-30)

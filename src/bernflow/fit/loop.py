@@ -32,10 +32,17 @@ WARM_UP = 50
 
 
 class Cycle(NamedTuple):
-    """Some steps under one cosine, from a share of the learning rate down to zero."""
+    """Some steps under one cosine, from a share of the learning rate down to zero.
+
+    Attributes:
+        length: number of steps.
+        share: of the learning rate.
+        bold: near the posterior, take the whole rate.
+    """
 
     length: int
     share: float = 1.0
+    bold: bool = False
 
 
 # Training may end after each of them, so that one in vain costs at most half of the steps before it. After the first,
@@ -44,15 +51,18 @@ CYCLES = (
     Cycle(1000),
     Cycle(500, 0.5),
     Cycle(500, 0.5),
-    Cycle(1000, 0.5),
-    Cycle(1000, 0.5),
-    Cycle(2000, 0.5),
+    Cycle(1000, 0.5, bold=True),
+    Cycle(1000, 0.25),
+    Cycle(2000, 0.5, bold=True),
     Cycle(2000, 0.25),
-    Cycle(4000, 0.5),
+    Cycle(4000, 0.5, bold=True),
     Cycle(4000, 0.25),
-    Cycle(8000, 0.5),
+    Cycle(8000, 0.5, bold=True),
     Cycle(8000, 0.25),
 )
+# Nats from the posterior within which path gradients have so little noise that a cycle may be bold. Where the flow
+# cannot come near, as with a horseshoe, bold cycles would be in vain.
+NEAR = 0.05
 # In many dimensions, and of several flows at once, steps take longer: there are fewer.
 NUM_CYCLES_LARGE = 9
 # Above the number of dimensions whose factors are matrices, steps take a tenth of a second and more.
@@ -112,7 +122,7 @@ class Method(NamedTuple):
         constant_rate: no warm-up and no decay (the paper's recipe).
         num_particles: draws per step.
         use_score: train by path gradients, which need the score of the flow.
-        cover: after the first cycle, minimise the forward KL where the weights allow it.
+        cover: after the first cycle, minimise the forward KL where q has too little, if the weights allow it.
         tolerance: distance from the posterior, in nats, at which to stop; None: where nothing is gained any more.
     """
 
@@ -186,9 +196,9 @@ def go_through(
     """Go through cycles of training and yield what each has come to, and first of all the start.
 
     The first cycle minimises the reverse KL; as soon as the weights of a restart are even enough it goes on with the
-    forward KL, which carries the fit into the tails. An interruption keeps the best flows so far; before the first
-    chunk is done there are none, and it is raised on. The arguments are those of `train`; of a given number of steps
-    only what they come to in the end is looked at.
+    forward KL where q has too little, which carries the fit into the tails. An interruption keeps the best flows so
+    far; before the first chunk is done there are none, and it is raised on. The arguments are those of `train`; of a
+    given number of steps only what they come to in the end is looked at.
     """
     num_restarts = trainee.num_skipped.shape[0]
     evaluation_key = nth(key, 2**31 - 1)
@@ -218,8 +228,9 @@ def go_through(
             place = place._replace(weights=seen)
     done, after, trainee, weights = place.done, place.after, place.kept, place.weights
     try:
-        for cycle, (length, share) in enumerate(cycles[place.cycle :], place.cycle):
-            chunks = _chunks(method.rates(length, share))
+        for cycle, (length, share, bold) in enumerate(cycles[place.cycle :], place.cycle):
+            bold = bold and method.use_score and weights is not None and distance(best_of(weights)) < NEAR
+            chunks = _chunks(method.rates(length, 1.0 if bold else share))
             before = place.chunk if cycle == place.cycle else 0
             stays_reverse = cycle == 0 or not method.cover
             powers = np.zeros(num_restarts) if stays_reverse or weights is None else _powers(weights)
@@ -257,7 +268,9 @@ def go_through(
                 continue
             # One cycle of covering is due unless the tails are met already.
             khat_allowed = UNCOVERED_KHAT if cycle == 0 else COVERED_KHAT
-            in_vain = may_end and not step.worthwhile and (is_close(best_of(judged)) or length >= LONG_CYCLE)
+            # After a bold cycle in vain the next one, at a low rate, may still gain.
+            is_long = length >= LONG_CYCLE and not bold
+            in_vain = may_end and not step.worthwhile and (is_close(best_of(judged)) or is_long)
             if goal is not None and cycle == 0 and distance(best_of(weights)) > goal:
                 in_vain = True
             met = in_vain or is_met(trainee, weights, best_of(judged)[None], khat_allowed)

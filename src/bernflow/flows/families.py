@@ -64,7 +64,7 @@ class Family:
         paper_recipe: trained as in the paper (RMSprop, constant rate, ten particles, no start but its own).
         use_start: starts from the mode and the curvature of the target.
         use_score: trained by path gradients, where the flow knows its score.
-        cover: training ends with the forward KL, which carries the fit into the tails.
+        cover: training ends with the forward KL where q has too little, which carries the fit into the tails.
         check: raises for a number of dimensions that the family is not made for.
         one_start: why it is fitted from one start only, or None where restarts are possible.
         compiled: it can be built inside of jit.
