@@ -31,7 +31,6 @@ TARGETS = (
     "diamonds",
     "funnel-2",
     "funnel-10",
-    "funnel-50",
     "banana",
     "student-10",
     "multivariate-10",
