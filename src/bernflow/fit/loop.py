@@ -46,7 +46,7 @@ class Cycle(NamedTuple):
 
 
 # Training may end after each of them, so that one in vain costs at most half of the steps before it. After the first,
-# rates are low enough for nearly every cycle to improve on what the last has left.
+# rates are low enough for nearly every cycle to improve on what the last has left; bold ones gain more, or nothing.
 CYCLES = (
     Cycle(1000),
     Cycle(500, 0.5),

@@ -5,8 +5,9 @@ import optax
 import pytest
 
 import bernflow as bf
-from bernflow.fit.chunk import CHUNK, begin, take_steps
-from bernflow.fit.loop import Method, train
+from bernflow.fit import loop
+from bernflow.fit.chunk import CHUNK, Trace, begin, take_steps
+from bernflow.fit.loop import Cycle, Method, train
 from bernflow.fit.progress import Recorder
 from bernflow.flows.affine import DiagonalAffine
 from bernflow.flows.gaussian import LocationScale
@@ -97,9 +98,31 @@ def test_rates():
     np.testing.assert_array_equal(Method(OPTIMIZER, None, False, 8, True).rates(5), 1.0)
 
 
-def test_recorder_keeps_the_mean_of_every_chunk_with_its_error():
-    from bernflow.fit.chunk import Trace
+@pytest.mark.parametrize(("sd", "highest"), [(1.1, [0.1, 0.1, 0.025]), (3.0, [0.1, 0.05, 0.025])])
+def test_near_the_posterior_a_bold_cycle_takes_the_whole_rate_and_in_vain_is_not_the_last(monkeypatch, sd, highest):
+    rates = []
 
+    def in_vain(trainee, target, key, chunk, *args, **kwargs):
+        rates.append(float(chunk.max()))
+        return trainee, Trace(np.zeros((1, CHUNK)), np.zeros((1, CHUNK)))
+
+    monkeypatch.setattr(loop, "take_steps", in_vain)
+    monkeypatch.setattr(loop, "LONG_CYCLE", CHUNK)
+    monkeypatch.setattr(loop, "is_close", lambda weights: False)
+    monkeypatch.setattr(loop, "has_arrived", lambda *args: False)
+    target = Target(bf.from_log_density(lambda x: -0.5 * (x[0] / sd) ** 2, init=jnp.zeros(1)))
+    cycles = (Cycle(CHUNK), Cycle(CHUNK, 0.5, bold=True), Cycle(CHUNK, 0.25))
+    method = Method(OPTIMIZER, 0.1, False, 8, use_score=True)
+    ends = list(loop.go_through(cycles[:1], begin(stacked_flow(), OPTIMIZER), target, as_key(0), method))
+    assert [end.is_over for end in ends] == [False, True]
+    rates.clear()
+    ends = list(loop.go_through(cycles, begin(stacked_flow(), OPTIMIZER), target, as_key(0), method))
+    np.testing.assert_allclose(rates, highest, rtol=0.1)
+    is_near = highest[1] == 0.1
+    assert [end.is_over for end in ends] == [False, True, not is_near, True]
+
+
+def test_recorder_keeps_the_mean_of_every_chunk_with_its_error():
     recorder = Recorder(progress=False, num_particles=4, first_step=100)
     recorder(2, 3, Trace(np.array([[1.0, 3.0], [0.0, 0.0]]), np.array([[8.0, 8.0], [0.0, 0.0]])))
     recorder(3, 3, Trace(np.array([[5.0], [1.0]]), np.array([[4.0], [0.0]])))
