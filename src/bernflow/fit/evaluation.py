@@ -105,7 +105,7 @@ def weigh_widened(
         log_shares = np.append(log_shares, np.asarray(noise.log_ratio[index]))[:num]
         if len(z) == num:
             break
-    x, minus_log_q = sampling.push(pick(trainee.flow, index), z)  # type: ignore[arg-type]
+    x, minus_log_q = sampling.push(pick(trainee.flow, index), z, z)  # type: ignore[arg-type]
     return sampling.log_density(target.layout, target.model, x) + minus_log_q, log_shares
 
 

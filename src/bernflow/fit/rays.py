@@ -8,6 +8,7 @@ follows funnels, and the affine map with the mean and covariance of the draws, w
 of z there is one ray of all directions at once, whose volume grows with the radius.
 """
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -143,14 +144,8 @@ def _maps(
     if isinstance(distribution, Mixture):
         distribution = distribution.components[int(np.argmax(distribution.log_weights))]
     if isinstance(distribution, AbstractFlow):
-        flow = distribution
-
-        def push(z: np.ndarray, rest: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            return sampling.in_blocks(
-                lambda part, _: sampling.push_block(flow, *part), (z, rest), sampling.block_of(flow.dim)
-            )
-
-        yield np.asarray(sampling.noise_block(flow, key))[:NUM_NOISE], push, True, ones
+        push = functools.partial(sampling.push, distribution)
+        yield np.asarray(sampling.noise_block(distribution, key))[:NUM_NOISE], push, True, ones
 
 
 def _make_rays(noise: Float[np.ndarray, "s p"], stretch: Float[np.ndarray, " p"]) -> Rays:

@@ -149,9 +149,9 @@ def sample(
     return _concatenate([_sample_block(distribution, key) for key in keys], num)
 
 
-def push(flow: AbstractFlow, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Map any number of points of noise to parameters, with their -log q."""
-    return in_blocks(lambda part, _: push_block(flow, part, part), z, block_of(flow.dim))
+def push(flow: AbstractFlow, z: np.ndarray, rest: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Do as `push_block` with any number of points."""
+    return in_blocks(lambda part, _: push_block(flow, *part), (z, rest), block_of(flow.dim))
 
 
 def _concatenate(blocks: list, num: int) -> Any:
