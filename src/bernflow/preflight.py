@@ -1,6 +1,7 @@
 """Checks before any training: can the density and its gradient be evaluated, and from where can we start?"""
 
 from collections import Counter
+from collections.abc import Sequence
 
 import equinox as eqx
 import jax
@@ -9,15 +10,15 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from bernflow.background import Effort, background_jit
+from bernflow.compiled import filter_jit
 from bernflow.errors import ModelError
-from bernflow.keys import as_key, generator, grid, quick
+from bernflow.keys import as_key, generator, grid, nth, quick
 from bernflow.models.base import Theta
 from bernflow.models.inputs import user_code
+from bernflow.models.stan.points import NUM_TRIES, RADIUS, shrinking_points
 from bernflow.placement import replicated
 from bernflow.precision import float_dtype
 from bernflow.target import Target
-
-RADIUS = 2.0
 
 
 def preflight(target: Target, starts: Float[Array, "k p"]) -> Float[np.ndarray, "usable p"]:
@@ -30,15 +31,46 @@ def preflight(target: Target, starts: Float[Array, "k p"]) -> Float[np.ndarray, 
     Raises:
         ModelError: if no start is usable; the message names the sites or parameters at fault.
     """
+    return _first_usable(target, [np.asarray(starts)])
+
+
+def usable_starts(target: Target, starts: Float[Array, "num p"], key: Key[Array, ""]) -> Float[np.ndarray, "num p"]:
+    """Return as many starts as are given, all of them with a finite log density and gradient.
+
+    Unusable starts are replaced by usable ones. If there are none, up to 100 more points are tried, uniform on (-2, 2)
+    and then ever closer to zero.
+
+    Args:
+        target: the density on R^p.
+        starts: candidate points.
+        key: seed of the other points.
+
+    Raises:
+        ModelError: if no point is usable; the message names the sites or parameters at fault.
+    """
+    given, num = np.asarray(starts), len(starts)
+    # In batches of the size of the starts, for which the density is compiled already.
+    batches = max(1, NUM_TRIES // num)
+    others = shrinking_points(generator(nth(as_key(key), 0)), target.dim, batches * num).astype(given.dtype)
+    usable = _first_usable(target, [given, *np.split(others, batches)])
+    return usable[np.arange(num) % len(usable)]
+
+
+def _first_usable(target: Target, batches: Sequence[Float[np.ndarray, "k p"]]) -> Float[np.ndarray, "usable p"]:
+    """Return the usable points of the first batch that has any."""
     check_output(target)
-    values, gradients = map(np.asarray, _values_and_gradients(target, starts))
-    finite = np.isfinite(values)
-    usable = finite & np.isfinite(gradients).all(axis=1)
-    if usable.any():
-        return np.asarray(starts)[usable]
-    if not finite.any():
-        raise ModelError(_blame_density(target, starts))
-    raise ModelError(_blame_gradient(target, gradients[finite]))
+    finite, gradients = [], []
+    for batch in batches:
+        values, slopes = map(np.asarray, _values_and_gradients(target, batch))
+        finite.append(np.isfinite(values))
+        gradients.append(slopes)
+        usable = finite[-1] & np.isfinite(slopes).all(axis=1)
+        if usable.any():
+            return batch[usable]
+    if not np.any(finite):
+        raise ModelError(_blame_density(target, batches))
+    num = sum(map(len, batches))
+    raise ModelError(_blame_gradient(target, np.concatenate(gradients)[np.concatenate(finite)], num))
 
 
 def prepare(target: Target, num: int) -> None:
@@ -88,7 +120,7 @@ def _values_and_gradients(target: Target, starts: Array) -> tuple[Array, Array]:
     return replicated(jax.vmap(jax.value_and_grad(target.log_density))(starts))
 
 
-@eqx.filter_jit
+@filter_jit
 def _terms(target: Target, starts: Array) -> tuple[Theta, Array]:
     def one(x: Array) -> tuple[Theta, Array]:
         theta, log_jacobian = target.layout.constrain(x)
@@ -124,32 +156,33 @@ def _candidates(dim: int, key: Key[Array, ""], num: int) -> tuple[Float[np.ndarr
     return np.stack([half, -half], 1).reshape(-1, dim)[:num], grid(quick(key), (num // 2,))
 
 
-def _blame_density(target: Target, starts: Array) -> str:
-    terms, log_jacobian = _terms(target, starts)
+def _blame_density(target: Target, batches: Sequence[np.ndarray]) -> str:
+    found = [jax.tree.map(np.asarray, _terms(target, jnp.asarray(batch))) for batch in batches]
+    terms, log_jacobian = jax.tree.map(lambda *leaves: np.concatenate(leaves), *found)
+    num = sum(map(len, batches))
     culprits = []
-    for name, term in terms.items():
-        values = np.asarray(term)
+    for name, values in terms.items():
         bad = values[~np.isfinite(values)]
         if bad.size:
             value = Counter(str(v) for v in bad).most_common(1)[0][0]
-            culprits.append(f"the term of {name!r} is {value} at {bad.size} of {len(starts)}")
-    if not np.isfinite(np.asarray(log_jacobian)).all():
+            culprits.append(f"the term of {name!r} is {value} at {bad.size} of {num}")
+    if not np.isfinite(log_jacobian).all():
         culprits.append("the map from the unconstrained scale overflows")
     reason = "; ".join(culprits) or "every term is finite, but their sum overflows"
     return (
-        f"The log density is not finite at any of {len(starts)} starting points: {reason}. Check that the observed "
+        f"The log density is not finite at any of {num} starting points: {reason}. Check that the observed "
         "values lie in the support of their distribution, that no prior or likelihood gets an invalid parameter (a "
         "negative scale, the logarithm of zero), and that the data are not so large that they overflow: standardise "
         "them."
     )
 
 
-def _blame_gradient(target: Target, gradients: np.ndarray) -> str:
+def _blame_gradient(target: Target, gradients: np.ndarray, num: int) -> str:
     bad = ~np.isfinite(gradients).all(axis=0)
     labels = [label for label, is_bad in zip(target.layout.labels(), bad, strict=True) if is_bad]
     shown = ", ".join(repr(label) for label in labels[:8]) + (f" and {len(labels) - 8} more" if len(labels) > 8 else "")
     return (
-        "The log density is finite, but its gradient is not finite at any starting point, in the direction of "
-        f"{shown}. The usual causes are sqrt or norm at 0, and a jnp.where whose unused branch divides by zero or "
+        f"The log density is finite, but its gradient is not finite at any of {num} starting points, in the direction "
+        f"of {shown}. The usual causes are sqrt or norm at 0, and a jnp.where whose unused branch divides by zero or "
         "takes the logarithm of zero: give that branch a safe argument inside the jnp.where."
     )

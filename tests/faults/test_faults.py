@@ -134,5 +134,5 @@ def test_what_is_wrong_with_the_data_or_the_density(name):
 
 
 def test_data_that_overflow_are_refused():
-    with pytest.raises(bf.ModelError, match=r"the term of 'y' is -inf at 8 of 8.*standardise"):
+    with pytest.raises(bf.ModelError, match=r"the term of 'y' is -inf at 104 of 104.*standardise"):
         bf.fit(face, *arguments({"y": np.append(RESPONSE[:-1], 1e200)}), **QUICK)

@@ -5,9 +5,11 @@ import numpyro.distributions as dist
 import pytest
 from numpyro.distributions import constraints
 
+from bernflow import preflight as preflight_module
 from bernflow.errors import ModelError
 from bernflow.models import Model, from_log_density
-from bernflow.preflight import check_output, preflight, starting_points
+from bernflow.precision import use_precision
+from bernflow.preflight import check_output, preflight, starting_points, usable_starts
 from bernflow.target import Target
 
 KEY = jax.random.key(0)
@@ -45,6 +47,61 @@ def test_usable_starts_are_kept():
     target = Target(from_log_density(lambda x: jnp.where(x > 0, -x, -jnp.inf), 1.0))
     usable = preflight(target, jnp.array([[1.0], [-1.0], [2.0]]))
     np.testing.assert_array_equal(usable, [[1.0], [2.0]])
+
+
+def in_a_ball(dim=5, radius=0.2):
+    """Return a density that is finite in a small ball only."""
+
+    def log_density(x):
+        square = jnp.sum(x**2)
+        return jnp.where(square < radius**2, -square, -jnp.inf)
+
+    return Target(from_log_density(log_density, np.ones(dim)))
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize("num", [2, 8])
+def test_if_no_start_is_usable_others_closer_to_zero_are_tried(precision, num):
+    with use_precision(precision):
+        target = in_a_ball()
+        starts = starting_points(target, KEY, num)
+        with pytest.raises(ModelError, match=f"not finite at any of {num} starting points"):
+            preflight(target, starts)
+        found = usable_starts(target, starts, KEY)
+        assert found.shape == (num, 5)
+        assert found.dtype == precision
+        assert np.all(np.sum(found**2, axis=1) < 0.2**2)
+        np.testing.assert_array_equal(found, usable_starts(target, starts, KEY))
+
+
+def test_the_origin_is_tried_last():
+    target = in_a_ball(radius=1e-3)
+    np.testing.assert_array_equal(usable_starts(target, starting_points(target, KEY, 8), KEY), np.zeros((8, 5)))
+
+
+def test_usable_starts_come_first_and_replace_the_others(monkeypatch):
+    calls = []
+    real = preflight_module._values_and_gradients
+    monkeypatch.setattr(preflight_module, "_values_and_gradients", lambda *a: calls.append(1) or real(*a))
+    target = Target(from_log_density(lambda x: jnp.where(x > 0, -x, -jnp.inf), 1.0))
+    found = usable_starts(target, jnp.array([[-3.0], [1.0], [-1.0], [2.0], [-2.0]]), KEY)
+    np.testing.assert_array_equal(found, [[1.0], [2.0], [1.0], [2.0], [1.0]])
+    assert len(calls) == 1  # no other points are evaluated
+    found = usable_starts(target, jnp.array([[3.0], [1.0]]), KEY)
+    np.testing.assert_array_equal(found, [[3.0], [1.0]])
+
+
+def test_a_model_is_refused_after_so_many_points():
+    target = make(y=[1.0, 0.0], likelihood=lambda th: dist.LogNormal(th["m"], th["s"]))
+    with pytest.raises(ModelError, match=r"any of 104 starting points: the term of 'y' is (nan|-inf) at 104 of 104"):
+        usable_starts(target, starting_points(target, KEY, 8), KEY)
+
+    def logp(theta):
+        return -jnp.sqrt(jnp.sum(theta["b"] * 0)) - theta["a"] ** 2
+
+    target = Target(from_log_density(logp, {"a": 0.0, "b": np.zeros(2)}))
+    with pytest.raises(ModelError, match=r"gradient is not finite at any of 104 starting points, in the direction of"):
+        usable_starts(target, starting_points(target, KEY, 8), KEY)
 
 
 def test_start_on_the_edge():

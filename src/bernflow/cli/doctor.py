@@ -18,9 +18,11 @@ from bernflow.cli.command import Command
 from bernflow.cli.features import BASE, FEATURES
 from bernflow.errors import BernflowError
 from bernflow.files import json_text
+from bernflow.models.stan.build import check_compiler
 from bernflow.models.stan.cache import VARIABLE, default_folder, find_problem
 from bernflow.models.stan.toolchain import find_compiler, find_stanc
 from bernflow.precision import resolve_precision
+from bernflow.versions import UNKNOWN, version_of
 
 # Its attributes are made when jax is imported, so that no type checker knows them.
 CONFIG: Any = jax.config
@@ -31,21 +33,31 @@ WIDTH = 16
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    parser.add_argument("--no-compile", action="store_true", help="do not compile a small Stan program")
 
 
 def run(options: argparse.Namespace) -> None:
     """Examine and print."""
-    found = examine()
+    found = examine(compile_stan=not options.no_compile)
     print(json_text(found) if options.json else "\n".join(_lines(found)), end="" if options.json else "\n")
 
 
-def examine() -> dict[str, Any]:
-    """Find out what is installed and what works; JSON-able."""
+def examine(compile_stan: bool = True) -> dict[str, Any]:
+    """Find out what is installed and what works; JSON-able.
+
+    Args:
+        compile_stan: compile a small Stan program, unless it is kept, and run it.
+    """
     optional = dict.fromkeys(name for feature in FEATURES for name in feature.packages)
     packages = {name: _version(name) for name in (*BASE, *optional)}
     stan = {"stanc": _tool(lambda: (str(find_stanc()),)), "compiler": _tool(find_compiler)}
+    ready = all(tool["problem"] is None for tool in stan.values())
+    program = _stan_program() if compile_stan and ready else {"tried": False, "problem": None}
+    compiler = ["a C++ compiler"] if stan["compiler"]["problem"] else []
+    if program["problem"]:
+        compiler = ["a working C++ compiler"]
     return {
-        "bernflow": _version("bernflow"),
+        "bernflow": version_of("bernflow"),
         "python": platform.python_version(),
         "executable": sys.executable,
         "platform": platform.platform(),
@@ -54,13 +66,14 @@ def examine() -> dict[str, Any]:
         "outdated": _outdated(),
         "jax": _jax(),
         "stan": stan,
+        "stan_program": program,
         "folders": _folders(),
         "features": [
             {
                 "name": feature.name,
                 "use": feature.use,
                 "missing": [name for name in feature.packages if packages[name] is None]
-                + (["a C++ compiler"] if feature.extra == "stan" and stan["compiler"]["problem"] else []),
+                + (compiler if feature.extra == "stan" else []),
                 "install": feature.install,
             }
             for feature in FEATURES
@@ -69,18 +82,20 @@ def examine() -> dict[str, Any]:
 
 
 def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+    version = version_of(package)
+    return None if version == UNKNOWN else version
 
 
 def _outdated() -> list[str]:
     """List requirements of bernflow itself that what is installed does not meet."""
     from packaging.requirements import Requirement  # comes with matplotlib
 
+    try:
+        requirements = metadata.requires("bernflow") or ()
+    except metadata.PackageNotFoundError:  # a source tree that was not installed states no requirements
+        return []
     problems = []
-    for text in metadata.requires("bernflow") or ():
+    for text in requirements:
         requirement = Requirement(text)
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
@@ -120,6 +135,17 @@ def _tool(find: Callable[[], tuple[str, ...]]) -> dict[str, str | None]:
         return {"command": shlex.join(command), "version": None, "problem": f"It does not run ({error})."}
     version = next(iter(answer.stdout.strip().splitlines()), "")
     return {"command": shlex.join(command), "version": version, "problem": None}
+
+
+def _stan_program() -> dict[str, Any]:
+    """Compile and run a small Stan program."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # problems of the cache are shown with the folders
+        try:
+            check_compiler(progress=True)
+        except (BernflowError, ImportError, OSError) as error:  # ImportError: httpstan without metadata
+            return {"tried": True, "problem": str(error)}
+    return {"tried": True, "problem": None}
 
 
 def _folders() -> list[dict[str, Any]]:
@@ -180,6 +206,9 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     for name, tool in found["stan"].items():
         text = f"{tool['version']} ({tool['command']})" if tool["version"] is not None else "missing"
         yield f"  {name:<{WIDTH}}{text}"
+    program = found["stan_program"]
+    state = "fails, see below" if program["problem"] else "compiled, evaluated, and its errors are caught"
+    yield f"  {'a program':<{WIDTH}}{state if program['tried'] else 'not tried'}"
     yield "\nFolders"
     for folder in found["folders"]:
         state = "private" if folder["private"] else "others can read it"
@@ -192,8 +221,9 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
         yield f"  {'missing' if missing else 'ok':<{WIDTH}}{feature['name']}: {feature['use']}"
         if missing:
             yield f"  {'':<{WIDTH}}needs {', '.join(missing)}: {feature['install']}"
-    if found["stan"]["compiler"]["problem"]:
-        yield f"\n{found['stan']['compiler']['problem']}"
+    for problem in (found["stan"]["compiler"]["problem"], program["problem"]):
+        if problem:
+            yield f"\n{problem}"
 
 
 COMMAND = Command(
@@ -201,7 +231,8 @@ COMMAND = Command(
     summary="say what is installed, what works and what is missing",
     description=(
         "Print versions, devices, the tools behind Stan programs and the folders of caches, and say which features "
-        "need something that is not installed. Nothing is changed."
+        "need something that is not installed. If the tools for Stan are there, a small program is compiled and kept "
+        "in the cache; the first time takes about half a minute. Nothing else is changed."
     ),
     add_arguments=add_arguments,
     run=run,
@@ -209,5 +240,6 @@ COMMAND = Command(
 examples:
   bernflow doctor
   bernflow doctor --json
+  bernflow doctor --no-compile
 """,
 )

@@ -14,6 +14,14 @@ from bernflow.models.stan.toolchain import NO_HTTPSTAN
 PROJECT = Path(bernflow.__file__).parents[2] / "pyproject.toml"
 
 
+@pytest.fixture(autouse=True)
+def compiled(monkeypatch):
+    """Compile no Stan program, and count how often one would be."""
+    calls = []
+    monkeypatch.setattr(doctor, "check_compiler", lambda progress: calls.append(progress))
+    return calls
+
+
 def run(capsys, *words):
     code = main(["doctor", *words])
     out, err = capsys.readouterr()
@@ -51,6 +59,34 @@ def test_what_is_missing_is_said_with_its_remedy(capsys, monkeypatch):
     assert "needs httpstan, a C++ compiler: pip install 'bernflow[stan]', and a C++ compiler" in out
     assert "needs flax: pip install 'bernflow[networks]'" in out
     assert "no compiler: install one." in out
+    assert "a program       not tried" in out
+
+
+def tools_are_there(monkeypatch):
+    monkeypatch.setattr(doctor, "_tool", lambda find: {"command": "tool", "version": "1.0", "problem": None})
+
+
+def test_a_small_stan_program_is_compiled_unless_that_is_declined(capsys, monkeypatch, compiled):
+    tools_are_there(monkeypatch)
+    assert "a program       compiled, evaluated, and its errors are caught" in run(capsys)[1]
+    assert len(compiled) == 1
+    assert "a program       not tried" in run(capsys, "--no-compile")[1]
+    assert len(compiled) == 1
+    assert json.loads(run(capsys, "--json")[1])["stan_program"] == {"tried": True, "problem": None}
+
+
+@pytest.mark.parametrize("kind", [BernflowError, ModuleNotFoundError, OSError])
+def test_a_stan_program_that_crashes_is_reported(capsys, monkeypatch, kind):
+    def crash(progress):
+        raise kind("The library crashed: set CXX.")
+
+    tools_are_there(monkeypatch)
+    monkeypatch.setattr(doctor, "check_compiler", crash)
+    code, out = run(capsys)
+    assert code == 0
+    assert "a program       fails, see below" in out
+    assert "needs a working C++ compiler" in out.replace("httpstan, ", "")
+    assert out.endswith("\nThe library crashed: set CXX.\n")
 
 
 def test_versions_that_are_too_old_are_found(capsys, monkeypatch):

@@ -18,6 +18,7 @@ import jaxlib
 from bernflow.errors import BernflowError, ModelError
 from bernflow.models.stan.cache import cache_folder, produce
 from bernflow.models.stan.toolchain import Toolchain, find_stanc, find_toolchain
+from bernflow.models.stan.trial import try_library
 
 # Stands in the generated code for the name of the program, so that the same text under another name is not compiled
 # again; messages show the user's own name.
@@ -27,6 +28,9 @@ LIBRARY = "program.so"
 # The precompiled headers halve the time of a compilation, but cost more than one and most of a gigabyte themselves:
 # they are made once so many programs have been compiled without.
 PROGRAMS_BEFORE_HEADERS = 2
+SMALL = "parameters { real<lower=0> x; } model { x ~ normal(0, 1); }"
+# Part of the key of a library, so that those linked otherwise before are linked anew; objects are kept.
+LINKING = "shared C++ runtime, tried"
 
 
 @dataclass(frozen=True)
@@ -72,16 +76,21 @@ def _stanc(program: Program, option: str) -> tuple[str, str]:
     return run.stdout, messages if run.stderr.strip() else ""
 
 
-def build(translation: Translation, name: str, progress: bool) -> Path:
+def build(translation: Translation, name: str, progress: bool, data: str = "{}", seed: int = 0) -> Path:
     """Return the folder of the compiled library of a translated program, made now if it is not kept.
 
     What takes long, the code of the program, is kept apart from the library, so that a new version of bernflow or JAX
-    does not compile it again.
+    does not compile it again. A new library is tried in a process of its own before it is kept.
 
     Args:
         translation: what stanc made of the program.
         name: what a user calls the program.
         progress: say that it takes a while.
+        data: the data as JSON, for the trial of a new library.
+        seed: seed of the transformed data block in that trial.
+
+    Raises:
+        BernflowError: if the compiler fails, or the library crashes.
     """
     toolchain = find_toolchain()
     folder = cache_folder()
@@ -101,8 +110,19 @@ def build(translation: Translation, name: str, progress: bool) -> Path:
             program = produce(folder, f"object-{_key(toolchain.identity, translation.cpp)}", compile_program)
             objects = [str(program / "program.o"), str(shim.result() / "shim.o")]
         _compile(toolchain, ["-shared", "-o", LIBRARY, *objects, *toolchain.link_flags()], made)
+        try_library(made / LIBRARY, toolchain, data, seed)
 
-    return produce(folder, f"program-{_key(toolchain.identity, _shim_identity(), translation.cpp)}", link)
+    return produce(folder, f"program-{_key(toolchain.identity, LINKING, _shim_identity(), translation.cpp)}", link)
+
+
+def check_compiler(progress: bool) -> None:
+    """Build a small program, unless it is kept, and try its library in a process of its own.
+
+    Raises:
+        BernflowError: if something is missing, the compiler fails, or the library crashes.
+    """
+    folder = build(translate(Program(SMALL, FILE)), "a small Stan program", progress)
+    try_library(folder / LIBRARY, find_toolchain(), "{}", 0)
 
 
 def _shim(folder: Path, toolchain: Toolchain) -> Path:

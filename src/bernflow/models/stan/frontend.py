@@ -51,10 +51,11 @@ def from_stan(
             f"The Stan program {program.name!r} has no parameters to infer: expected at least one in its parameters "
             "block."
         )
-    library = load(build(translation, program.name, progress))
     inputs = translation.info["inputs"]
     known = {name: value for name, value in values.items() if name in inputs}
-    handle, said = library.new(to_json(known), seed)
+    json = to_json(known)
+    library = load(build(translation, program.name, progress, json, int(seed)))
+    handle, said = library.new(json, seed)
     if handle == 0:
         raise ModelError(_blame_data(program.name, said, inputs))
     return StanModel(Instance(library, handle, callback), to_arrays(known))

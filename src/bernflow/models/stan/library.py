@@ -11,6 +11,7 @@ import numpy as np
 
 from bernflow.errors import BernflowError
 from bernflow.models.stan.build import LIBRARY
+from bernflow.models.stan.probe import declare
 
 _LOCK = threading.Lock()
 
@@ -29,19 +30,7 @@ class Library:
             self._c = ctypes.CDLL(str(folder / LIBRARY))
         except OSError as error:
             raise BernflowError(f"The compiled Stan program {folder} cannot be loaded ({error}): remove it.") from error
-        self._c.bernflow_new.argtypes = (ctypes.c_char_p, ctypes.c_uint32, ctypes.POINTER(ctypes.c_void_p))
-        self._c.bernflow_new.restype = ctypes.c_int32
-        self._c.bernflow_free.argtypes = (ctypes.c_int32,)
-        self._c.bernflow_free.restype = None
-        self._c.bernflow_release.argtypes = (ctypes.c_void_p,)
-        self._c.bernflow_release.restype = None
-        self._c.bernflow_names.argtypes = (ctypes.c_int32, ctypes.c_int32)
-        self._c.bernflow_names.restype = ctypes.c_void_p
-        self._c.bernflow_message.argtypes = (ctypes.c_int32,)
-        self._c.bernflow_message.restype = ctypes.c_void_p
-        arrays = (ctypes.c_void_p,) * 4
-        self._c.bernflow_evaluate.argtypes = (ctypes.c_int64, *arrays, *(ctypes.c_int64,) * 3)
-        self._c.bernflow_evaluate.restype = ctypes.c_void_p
+        declare(self._c)
         self.target = self._register()
 
     def _register(self) -> str | None:

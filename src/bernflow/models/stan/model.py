@@ -12,11 +12,11 @@ from bernflow.errors import ModelError
 from bernflow.models.base import AbstractMappedModel, Site, Theta
 from bernflow.models.stan import functions
 from bernflow.models.stan.instance import Instance, Operation, join, split
+from bernflow.models.stan.points import RADIUS, shrinking_points
 
 LOG_LIKELIHOOD = "log_lik"
-# Points at which a program is tried before a fit, uniform on (-2, 2) as in Stan.
-RADIUS = 2.0
-NUM_PROBES, NUM_MORE_PROBES = 10, 90
+# A program is tried at so many points first: most are fine at one of them.
+NUM_PROBES = 10
 
 
 class StanModel(AbstractMappedModel):
@@ -134,15 +134,15 @@ def _on_half_lines(instance: Instance) -> tuple[bool, ...]:
 
 def _check_density(instance: Instance) -> None:
     """Try the density at some points, so that a program which always fails says why."""
-    rng = np.random.default_rng(1)
-    for num in (NUM_PROBES, NUM_MORE_PROBES):
-        rows = rng.uniform(-RADIUS, RADIUS, (num, instance.dim))
+    points = shrinking_points(np.random.default_rng(1), instance.dim)
+    for rows in (points[:NUM_PROBES], points[NUM_PROBES:]):
         if np.isfinite(instance.on_host(Operation.VALUE, rows, 1)).any():
             return
     said = instance.engine.message(instance.handle)
     reason = f"Stan says:\n{said}" if said else "It is zero or not a number at all of them."
     raise ModelError(
-        f"The density of the Stan program cannot be evaluated at any of {NUM_PROBES + NUM_MORE_PROBES} points, uniform "
-        f"on (-{RADIUS:g}, {RADIUS:g}) on the unconstrained scale. {reason}\nCheck that every parameter is declared "
-        "with the bounds that the model block needs, and that the data lie in the support of their distributions."
+        f"The density of the Stan program cannot be evaluated at any of {len(points)} points, uniform on "
+        f"(-{RADIUS:g}, {RADIUS:g}) and closer to zero, on the unconstrained scale. {reason}\nCheck that every "
+        "parameter is declared with the bounds that the model block needs, and that the data lie in the support of "
+        "their distributions."
     )

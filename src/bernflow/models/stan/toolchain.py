@@ -1,5 +1,6 @@
 """What turns a Stan program into a library: stanc and the headers of httpstan, and a C++ compiler."""
 
+import dataclasses
 import functools
 import importlib.util
 import os
@@ -15,6 +16,9 @@ from bernflow.errors import BernflowError
 
 COMPILERS = ("g++", "clang++", "c++")
 DEFINES = ("BOOST_DISABLE_ASSERTS", "BOOST_PHOENIX_NO_VARIADIC_EXPRESSION", "STAN_THREADS", "_REENTRANT")
+# The shared files of the C++ runtime. TBB brings them into the process in any case; programs with a second, statically
+# linked copy have crashed as soon as Stan threw an exception.
+RUNTIME = ("libstdc++.so.6", "libgcc_s.so.1")
 LIBRARIES = ("sundials_cvodes", "sundials_idas", "sundials_kinsol", "sundials_nvecserial", "tbb")
 # Nothing for one kind of processor: a home folder may be shared between machines.
 FLAGS = ("-O3", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-w")
@@ -30,6 +34,7 @@ class Toolchain:
         root: the folder of httpstan with `include` and `lib`.
         compiler: the command of the C++ compiler.
         is_gcc: whether it is GCC, whose flags and precompiled headers are its own.
+        version: the first line of what the compiler says of its version.
         identity: a text that changes with everything that the code of a program depends on, but for the program.
     """
 
@@ -37,12 +42,18 @@ class Toolchain:
     root: Path
     compiler: tuple[str, ...]
     is_gcc: bool
+    version: str
     identity: str
 
     @property
     def name(self) -> str:
         """What a user calls the compiler."""
         return Path(self.compiler[0]).name
+
+    @property
+    def command(self) -> str:
+        """The command of the compiler, as the environment variable CXX takes it."""
+        return shlex.join(self.compiler)
 
     def compile_flags(self) -> list[str]:
         """Return the flags that every file is compiled with."""
@@ -56,7 +67,28 @@ class Toolchain:
     def link_flags(self) -> list[str]:
         """Return the libraries to link to, and where they are found when the result is loaded."""
         folder = self.root / "lib"
-        return [f"-L{folder}", *(f"-l{name}" for name in LIBRARIES), f"-Wl,-rpath,{folder}"]
+        libraries = [f"-l{name}" for name in LIBRARIES]
+        return [f"-L{folder}", *libraries, *self._shared_runtime(), f"-Wl,-rpath,{folder}"]
+
+    def _shared_runtime(self) -> list[str]:
+        """Return the files of the shared C++ runtime if the compiler uses libstdc++ (not libc++).
+
+        They are given by path and precede what the compiler adds itself: `-lstdc++` may find only a static library, and
+        -static-libgcc in CXX takes precedence over -shared-libgcc.
+        """
+        if platform.system() != "Linux":
+            return []
+        if "__GLIBCXX__" not in self._ask("-x", "c++", "-E", "-dM", "-include", "cstddef", os.devnull):
+            return []
+        files = [self._ask(f"-print-file-name={name}").strip() for name in RUNTIME]
+        return [file for file in files if os.path.isabs(file) and os.path.exists(file)]
+
+    def _ask(self, *arguments: str) -> str:
+        """Return what the compiler prints, or nothing if it fails."""
+        try:
+            return subprocess.run([*self.compiler, *arguments], capture_output=True, text=True, timeout=60).stdout
+        except (OSError, subprocess.SubprocessError):
+            return ""
 
 
 def find_toolchain() -> Toolchain:
@@ -110,7 +142,8 @@ def _describe(root: Path, compiler: tuple[str, ...]) -> Toolchain:
     except (OSError, subprocess.SubprocessError) as error:
         raise BernflowError(f"The C++ compiler {shlex.join(compiler)!r} does not run ({error}).") from error
     is_gcc = "Free Software Foundation" in run.stdout
-    toolchain = Toolchain(root / "stanc", root, compiler, is_gcc, "")
+    version = next(iter(run.stdout.strip().splitlines()), "an unknown version")
+    toolchain = Toolchain(root / "stanc", root, compiler, is_gcc, version, "")
     parts = (
         run.stdout,
         shlex.join(compiler),
@@ -119,4 +152,4 @@ def _describe(root: Path, compiler: tuple[str, ...]) -> Toolchain:
         platform.system(),
         platform.machine(),
     )
-    return Toolchain(root / "stanc", root, compiler, is_gcc, "\n".join(parts))
+    return dataclasses.replace(toolchain, identity="\n".join(parts))

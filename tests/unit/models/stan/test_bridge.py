@@ -13,6 +13,7 @@ import bernflow as bf
 from bernflow.errors import ArgumentError, ModelError
 from bernflow.models.stan import bridge, differences
 from bernflow.precision import use_precision
+from bernflow.preflight import starting_points, usable_starts
 from bernflow.target import Target
 
 
@@ -180,6 +181,24 @@ def test_a_freed_model_is_missed_and_not_taken_for_another(model):
 def test_a_program_that_always_throws_says_why():
     with pytest.raises(ModelError, match=r"(?s)cannot be evaluated at any of 100 points.*mu hit the wall.*bounds"):
         bf.from_stan(Bridge(Y, wall=-np.inf))
+
+
+class NearZero(Bridge):
+    """A density that is finite near the origin only."""
+
+    def log_density_gradient(self, x, propto=True, jacobian=True):
+        if np.sum(np.square(x)) > 0.05**2:
+            raise RuntimeError("the solver failed")
+        return super().log_density_gradient(x, propto, jacobian)
+
+
+def test_a_program_that_is_finite_near_zero_only_is_accepted_and_started_there():
+    model = bf.from_stan(NearZero(Y))
+    with use_precision("float64"):
+        target = Target(model)
+        found = usable_starts(target, starting_points(target, jax.random.key(0), 8), jax.random.key(0))
+    assert found.shape == (8, 2)
+    assert np.all(np.sum(found**2, axis=1) <= 0.05**2)
 
 
 def test_a_density_that_is_always_zero():

@@ -2,18 +2,21 @@
 
 import importlib.util
 import json
+import os
 
 import pytest
 
 from bernflow.errors import ArgumentError, BernflowError, ModelError
 from bernflow.models.stan import build as build_module
 from bernflow.models.stan import cache, from_stan, toolchain
-from bernflow.models.stan.build import Program, Translation, build, translate
+from bernflow.models.stan.build import Program, Translation, build, check_compiler, translate
+from bernflow.models.stan.trial import try_library
 
 needs_stanc = pytest.mark.skipif(importlib.util.find_spec("httpstan") is None, reason="httpstan is not installed")
 NORMAL = "data { real y; } parameters { real mu; } model { y ~ normal(mu, 1); }"
 COMPILER = """#!/bin/sh
 if [ "$1" = --version ]; then echo "Free Software Foundation"; exit; fi
+case "$*" in *-dM*) echo "#define __GLIBCXX__ 1"; exit;; -print-file-name=*) echo "$0"; exit;; esac
 echo "$*" >> {log}
 while [ $# -gt 0 ]; do if [ "$1" = -o ]; then echo "$$ made" > "$2"; fi; shift; done
 {end}
@@ -21,7 +24,15 @@ while [ $# -gt 0 ]; do if [ "$1" = -o ]; then echo "$$ made" > "$2"; fi; shift; 
 
 
 @pytest.fixture
-def compiler(tmp_path, monkeypatch):
+def trials(monkeypatch):
+    """Accept every library, and return the list of those that were tried: what a pretended compiler writes is none."""
+    found = []
+    monkeypatch.setattr(build_module, "try_library", lambda path, toolchain, *data: found.append((path, *data)))
+    return found
+
+
+@pytest.fixture
+def compiler(tmp_path, monkeypatch, trials):
     """Put a compiler in place that writes down how it is called."""
     log, path = tmp_path / "calls", tmp_path / "g++"
 
@@ -93,6 +104,54 @@ def test_a_failing_compiler(compiler):
         BernflowError, match=r"could not compile .* \(exit status 7; .*2 GB of memory\):\nout of memory"
     ):
         build(program("int a;"), "a", progress=False)
+
+
+def test_the_shared_runtime_is_linked_by_name(compiler):
+    calls = compiler()
+    build(program("int a;"), "a", progress=False)
+    assert [call.count(os.environ["CXX"]) for call in calls() if "-shared" in call] == [len(toolchain.RUNTIME)]
+
+
+def test_a_new_library_is_tried_once_before_it_is_kept(compiler, trials):
+    compiler()
+    entry = build(program("int a;"), "a", False, '{"y": 1}', 3)
+    [(path, data, seed)] = trials
+    assert (data, seed) == ('{"y": 1}', 3)
+    assert path.name == build_module.LIBRARY
+    assert path.parent.name.startswith(f".{entry.name}-")  # not yet under its name
+    build(program("int a;"), "a", False, '{"y": 2}', 3)
+    assert len(trials) == 1
+
+
+def test_a_library_that_crashes_is_not_kept(compiler, monkeypatch, tmp_path):
+    compiler()
+
+    def crash(*_):
+        raise BernflowError("it crashed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(build_module, "try_library", crash)
+        with pytest.raises(BernflowError, match="it crashed"):
+            build(program("int a;"), "a", progress=False)
+    assert sorted(path.name.split("-")[0] for path in (tmp_path / "stan").iterdir()) == ["object", "shim"]
+    assert (build(program("int a;"), "a", progress=False) / build_module.LIBRARY).is_file()
+
+
+def test_a_new_library_that_cannot_be_loaded_is_not_kept(compiler, monkeypatch, tmp_path):
+    compiler()
+    monkeypatch.setattr(build_module, "try_library", try_library)
+    with pytest.raises(BernflowError, match=r"built with Free Software Foundation .* failed while it was loaded"):
+        build(program("int a;"), "a", progress=False)
+    assert not list((tmp_path / "stan").glob("*program-*"))
+
+
+def test_the_check_of_the_compiler_tries_a_library_that_is_kept_too(compiler, monkeypatch, trials):
+    calls = compiler()
+    monkeypatch.setattr(build_module, "translate", lambda program: Translation(program.code, {}, ""))
+    check_compiler(progress=False)
+    check_compiler(progress=False)
+    assert len(calls()) == 3
+    assert len(trials) == 3
 
 
 def test_a_library_that_cannot_be_loaded(compiler, monkeypatch):

@@ -1,4 +1,5 @@
 import importlib.util
+import shutil
 import subprocess
 from importlib.machinery import ModuleSpec
 
@@ -79,6 +80,47 @@ def test_a_new_compiler_or_httpstan_compiles_anew(monkeypatch, tmp_path):
         identities.add(toolchain._describe(tmp_path, (str(fake_compiler(tmp_path, text)),)).identity)
         assert len(identities) == number + 1
     toolchain._describe.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("answer", "system", "num"),
+    [("#define __GLIBCXX__ 1", "Linux", 2), ("#define _LIBCPP_VERSION 1", "Linux", 0), ("", "Darwin", 0)],
+)
+def test_the_shared_runtime_is_named_where_it_is_libstdcxx(monkeypatch, tmp_path, answer, system, num):
+    path = tmp_path / "cc"
+    path.write_text(f'#!/bin/sh\ncase "$1" in -print*) echo {tmp_path}/${{1#*=}};; *) echo "{answer}";; esac\n')
+    path.chmod(0o755)
+    for name in toolchain.RUNTIME:
+        (tmp_path / name).touch()
+    monkeypatch.setattr(toolchain.platform, "system", lambda: system)
+    chosen = toolchain.Toolchain(tmp_path / "stanc", tmp_path, (str(path),), True, "", "")
+    assert [flag for flag in chosen.link_flags() if ".so" in flag] == [
+        str(tmp_path / name) for name in toolchain.RUNTIME
+    ][:num]
+    (tmp_path / toolchain.RUNTIME[0]).unlink()
+    assert str(tmp_path / toolchain.RUNTIME[0]) not in chosen.link_flags()
+
+
+def test_a_compiler_that_answers_no_questions_is_asked_for_no_runtime(tmp_path):
+    chosen = toolchain.Toolchain(tmp_path / "stanc", tmp_path, (str(tmp_path / "nothing"),), True, "", "")
+    assert not any(".so" in flag for flag in chosen.link_flags())
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("httpstan") is None or not all(map(shutil.which, ("g++", "readelf"))),
+    reason="httpstan, g++ or readelf is not installed",
+)
+def test_flags_for_a_static_runtime_have_no_effect(monkeypatch, tmp_path):
+    monkeypatch.setenv("CXX", "g++ -static-libstdc++ -static-libgcc")
+    chosen = find_toolchain()
+    source = tmp_path / "a.cpp"
+    source.write_text('#include <stdexcept>\nint f(int x) { if (x) throw std::runtime_error("x"); return 0; }\n')
+    command = [*chosen.compiler, "-shared", "-fPIC", "-o", "a.so", source.name, *chosen.link_flags()]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    needed = subprocess.run(["readelf", "-d", "a.so"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert all(f"[{name}]" in needed for name in toolchain.RUNTIME)
+    symbols = subprocess.run(["readelf", "--dyn-syms", "-W", "a.so"], cwd=tmp_path, capture_output=True, text=True)
+    assert [line.split()[6] for line in symbols.stdout.splitlines() if " __cxa_throw@" in line] == ["UND"]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("httpstan") is None, reason="httpstan is not installed")

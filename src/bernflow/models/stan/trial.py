@@ -1,0 +1,91 @@
+"""Try a freshly built library in a process of its own, so that a crash is an error and not the end of the user's."""
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from bernflow.errors import BernflowError
+from bernflow.models.stan import probe
+from bernflow.models.stan.toolchain import Toolchain
+
+SECONDS = 30
+DOING = {
+    probe.LOAD: "while it was loaded",
+    probe.RAISE: "when Stan raised an error",
+    probe.READ_DATA: "while it read the data",
+    probe.EVALUATE: "while it evaluated the density",
+}
+# Other signals, such as the SIGKILL of a system that runs out of memory, do not come from the library.
+CRASHES = {"SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP"}
+REMEDY = (
+    "The usual cause is a C++ runtime that was linked statically into the library or does not match the compiler. Set "
+    "the environment variable CXX to another compiler (CXX=clang++), without flags such as -static-libstdc++, or "
+    "install the shared runtime (apt-get install libstdc++6, conda install libstdcxx-ng). If the library crashes with "
+    "every compiler, look for infinite recursion in the functions of the program."
+)
+
+
+def try_library(path: Path, toolchain: Toolchain, data: str, seed: int) -> None:
+    """Load a library in a child process, let it raise errors, and evaluate its density and gradient once.
+
+    If the child cannot be started, or takes long over the data or the density, the library is accepted.
+
+    Args:
+        path: the library.
+        toolchain: what it was built with, for messages.
+        data: the data of the user as JSON; the library may refuse them.
+        seed: seed of the transformed data block.
+
+    Raises:
+        BernflowError: if the child crashes, or the library cannot be loaded.
+    """
+    if not sys.executable:  # Python is embedded in another program
+        return
+    command = [sys.executable, "-I", "-S", probe.__file__, str(path), str(seed), *_loaded_runtimes()]
+    try:
+        run = subprocess.run(command, input=data.encode(), capture_output=True, timeout=SECONDS, cwd=path.parent)
+        status, out, err = run.returncode, run.stdout, run.stderr
+    except subprocess.TimeoutExpired as late:
+        status, out, err = None, late.stdout or b"", late.stderr or b""
+    except OSError:
+        return
+    stages = [line for line in out.decode(errors="replace").splitlines() if line in probe.STAGES]
+    if not stages or stages[-1] == probe.DONE:  # Python did not start, or all is well
+        return
+    problem = _find_problem(status, stages[-1])
+    if problem is None:
+        return
+    said = err.decode(errors="replace").strip()[-1000:]
+    raise BernflowError(
+        f"The library of the Stan program, built with {toolchain.version} (CXX={toolchain.command!r}), {problem}"
+        f"{': ' + said if said else '.'}\nIt was tried in a separate process and is not kept. {REMEDY}"
+    )
+
+
+def _find_problem(status: int | None, stage: str) -> str | None:
+    """Say how a trial failed that ended at a stage; None if the library is not to blame."""
+    if status is None:  # out of time
+        slow = stage in (probe.READ_DATA, probe.EVALUATE)
+        return None if slow else f"did not return within {SECONDS} seconds {DOING[stage]}"
+    if status < 0:
+        name = _signal_name(-status)
+        return f"crashed {DOING[stage]} ({name})" if name in CRASHES else None
+    return f"failed {DOING[stage]} (exit status {status})"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return ""
+
+
+def _loaded_runtimes() -> list[str]:
+    """Return the C++ runtimes in this process (on Linux): which one a library meets depends on what is loaded first."""
+    try:
+        maps = Path("/proc/self/maps").read_text()
+    except OSError:
+        return []
+    return list(dict.fromkeys(re.findall(r"/\S*/(?:libstdc\+\+|libgcc_s)\.so\S*", maps)))
