@@ -10,6 +10,11 @@ from bernflow.experiments.accuracy import page
 from bernflow.experiments.accuracy.cases import GROUPS, all_cases
 from bernflow.experiments.accuracy.methods import METHODS
 from bernflow.experiments.accuracy.suite import TIERS, Options, Suite
+from bernflow.experiments.models import page as models_page
+from bernflow.experiments.models import suite as models
+from bernflow.experiments.models.catalogue import catalogue
+from bernflow.experiments.models.entry import GROUPS as MODEL_GROUPS
+from bernflow.experiments.models.methods import METHODS as MODEL_METHODS
 from bernflow.experiments.speed import page as speed_page
 from bernflow.experiments.speed import suite as speed
 from bernflow.experiments.speed.catalogue import PARTS
@@ -22,7 +27,7 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _run_and_write(suite: Suite | speed.Suite, write: Callable[[list[Record]], Path]) -> None:
+def _run_and_write(suite: Suite | speed.Suite | models.Suite, write: Callable[[list[Record]], Path]) -> None:
     """Measure what is missing, write the page, say where it is; an interrupted run has its page, too."""
     try:
         suite.run()
@@ -171,8 +176,81 @@ examples:
 """,
 )
 
+
+def add_models_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the suite of hierarchical models."""
+    groups = ", ".join(MODEL_GROUPS)
+    parser.add_argument("--models", nargs="+", metavar="NAME", help=f"models, or groups: {groups} (default: all)")
+    parser.add_argument(
+        "--methods", nargs="+", choices=tuple(MODEL_METHODS), metavar="NAME", help="methods (default: all)"
+    )
+    parser.add_argument("--references", action="store_true", help="first make the reference runs that are missing")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", default=Path("results", "models"), help="folder (default: results/models)"
+    )
+    parser.add_argument("--data", type=Path, metavar="DIR", help="folder with the data of the real posteriors")
+    parser.add_argument(
+        "--time-limit",
+        type=float,
+        default=3600.0,
+        metavar="SECONDS",
+        help="time limit of one measurement (default: 3600); a reference may take three times as long",
+    )
+    parser.add_argument(
+        "--warm-limit",
+        type=float,
+        default=models.WARM_LIMIT,
+        metavar="SECONDS",
+        help=f"repeat a fit warm if it took at most this long (default: {models.WARM_LIMIT:g})",
+    )
+    parser.add_argument("--fresh", action="store_true", help="repeat what an earlier run has finished")
+    parser.add_argument("--list", action="store_true", help="list the models and methods and stop")
+
+
+def run_models(options: argparse.Namespace) -> None:
+    """Measure what is missing, write the page, print its path."""
+    if options.list:
+        for name, entry in catalogue(options.data).items():
+            print(f"{entry.group:<12} {name:<26} p = {entry.dim}")
+        for name, method in MODEL_METHODS.items():
+            print(f"{'method':<12} {name:<26} {method.label}")
+        return
+    suite = models.Suite(
+        models.Options(
+            out=ensure_writable(options.out).resolve(),
+            models=options.models,
+            methods=options.methods,
+            references=options.references,
+            fresh=options.fresh,
+            data=None if options.data is None else options.data.resolve(),
+            time_limit=options.time_limit,
+            warm_limit=options.warm_limit,
+        ),
+        say=_say,
+    )
+    command = "bernflow benchmark models"
+    _run_and_write(suite, lambda records: models_page.write(options.out, records, suite.references, command))
+
+
+MODELS = Command(
+    "models",
+    "hierarchical models beside NUTS: seconds, gradients, errors",
+    "Fit hierarchical models with the default fit, with the full-rank Gaussian and with NumPyro's NUTS, and compare "
+    "wall time, gradients, and the errors of means and standard deviations against long NUTS runs. Every fit runs in "
+    "its own process, one at a time. Writes models.json and README.md. Run it on an idle machine. An interrupted run "
+    "continues where it stopped.",
+    add_models_arguments,
+    run_models,
+    """
+examples:
+  bernflow benchmark models --list
+  bernflow benchmark models --models rats poisson-lkj
+  bernflow benchmark models --models real --references
+""",
+)
+
 # Every suite is a command inside of this one.
-SUITES: tuple[Command, ...] = (ACCURACY, SPEED)
+SUITES: tuple[Command, ...] = (ACCURACY, SPEED, MODELS)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -99,7 +99,7 @@ def test_flipped_bits_give_the_result_or_none(tmp_path):
 def test_a_result_of_another_version_does_not_count(tmp_path, monkeypatch):
     store = Store(tmp_path)
     store.save(task(3), double(3))
-    monkeypatch.setattr("bernflow.experiments.study.store.metadata.version", lambda name: "0.0.0")
+    monkeypatch.setattr("bernflow.experiments.study.store.version_of", lambda name: "0.0.0")
     assert store.load(task(3)) is None
 
 

@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 import jax
@@ -18,6 +17,7 @@ from bernflow.experiments.study.page import Page, write_page
 from bernflow.experiments.study.plan import Experiment, Result, Results, Task
 from bernflow.experiments.study.store import Store
 from bernflow.plots.style import house_style
+from bernflow.versions import version_of
 
 # Finished tasks lie here inside of the output folder, so that an interrupted run goes on.
 KEPT = ".kept"
@@ -113,7 +113,7 @@ def _kept(store: Store, task: Task) -> Result:
 
 def _made_by(experiment: Experiment, scale: str) -> str:
     option = "" if scale == "full" else f" --{scale}"
-    version = metadata.version("bernflow")
+    version = version_of("bernflow")
     return f"Made by `bernflow reproduce {experiment.command or experiment.name}{option}`, bernflow {version}."
 
 

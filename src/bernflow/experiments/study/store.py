@@ -1,13 +1,13 @@
 """Kept results of tasks: one file of plain arrays each, written whole or not at all."""
 
 import json
-from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 
 from bernflow.experiments.study.plan import Result, Task
 from bernflow.files import write_whole
+from bernflow.versions import version_of
 
 HEADER = "header"
 
@@ -23,7 +23,7 @@ class Store:
         try:
             with open(self._path(task), "rb") as stream, np.load(stream, allow_pickle=False) as file:
                 header = json.loads(str(file[HEADER]))
-                if header["version"] != metadata.version("bernflow"):
+                if header["version"] != version_of("bernflow"):
                     return None
                 arrays = {name: file[name] for name in header["arrays"]}
         except Exception:  # never finished or damaged, which parsers tell in many ways: the task runs again
@@ -34,7 +34,7 @@ class Store:
         """Keep a result."""
         arrays = {name: value for name, value in result.items() if isinstance(value, np.ndarray)}
         header = {
-            "version": metadata.version("bernflow"),
+            "version": version_of("bernflow"),
             "task": {"function": task.function, "arguments": dict(task.arguments)},
             "values": {name: value for name, value in result.items() if name not in arrays},
             "arrays": list(arrays),
