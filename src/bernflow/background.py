@@ -8,6 +8,7 @@ import enum
 import functools
 import gc
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,11 +19,14 @@ import jax
 import numpy as np
 from jax.errors import JaxRuntimeError
 
+from bernflow.compiled import filter_jit, num_variants
 from bernflow.errors import BernflowError
+from bernflow.memory import NEEDED_TO_COMPILE, check_memory
 
 # More functions at once than this, or than there are cores, only keep each other waiting, and the host, which traces
 # the next. A function that takes long has a thread of its own beside them, so that it does not hold them up.
 MAX_THREADS = 2
+THREAD_NAME = "bernflow-compile"
 # What XLA compiles for a CPU by its former emitters is as fast and takes a third less of compiling; later versions of
 # XLA do not have them any more. Code in one piece, in place of 32, takes a tenth less: the pieces are not compiled side
 # by side.
@@ -89,6 +93,8 @@ class BackgroundJit:
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """Begin to compile for arguments such as these; only their shapes and what is not an array matter."""
+        if self._is_long:
+            check_memory(NEEDED_TO_COMPILE)
         if num_cores() > 1:
             # Traced here and now: what runs while a model is traced, such as NumPyro's handlers, knows one thread only.
             try:
@@ -104,6 +110,8 @@ class BackgroundJit:
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
             return self._function(*args, **kwargs)  # a part of something that is compiled as a whole
         self._wait()
+        if self._is_long and not num_variants(self._compiled):
+            check_memory(NEEDED_TO_COMPILE)
         return self._compiled(*args, **kwargs)
 
     def _wait(self) -> None:
@@ -120,7 +128,7 @@ class BackgroundJit:
 
     @functools.cached_property
     def _compiled(self) -> Any:
-        return eqx.filter_jit(self._function, compiler_options=_known(self._effort))  # type: ignore[call-overload]
+        return filter_jit(self._function, compiler_options=_known(self._effort))
 
 
 def background_jit(effort: Effort, is_long: bool = False) -> Callable[[Callable[..., Any]], BackgroundJit]:
@@ -143,22 +151,34 @@ def zeros_of(function: Callable[..., Any], *args: Any) -> Any:
 
 @contextmanager
 def without_pauses() -> Iterator[None]:
-    """Hold Python's garbage collector back.
+    """Pause Python's garbage collector, if no thread of the user runs meanwhile.
 
-    Tracing makes so many objects that it would look at all of them, again and again, for a tenth of a first fit's time.
+    Tracing creates so many objects that the collector would go through all of them again and again, for a tenth of the
+    time of a first fit. The collector belongs to the process, so it is left alone if another thread could rely on it.
 
     Example:
         >>> with without_pauses():
         ...     gc.isenabled()
         False
     """
-    was_enabled = gc.isenabled()
+    if not gc.isenabled() or _has_other_threads():
+        yield
+        return
     gc.disable()
     try:
         yield
     finally:
-        if was_enabled:
-            gc.enable()
+        gc.enable()
+
+
+def _has_other_threads() -> bool:
+    """Tell whether a thread is alive besides the current one, our compile threads and the monitor of tqdm's bars."""
+    return any(
+        thread is not threading.current_thread()
+        and not thread.name.startswith(THREAD_NAME)
+        and not type(thread).__module__.startswith("tqdm.")
+        for thread in threading.enumerate()
+    )
 
 
 def num_cores() -> int:
@@ -190,4 +210,4 @@ def _accepts(*options: tuple[str, Any]) -> bool:
 @functools.cache
 def _threads(is_long: bool) -> ThreadPoolExecutor:
     num = 1 if is_long else max(1, min(MAX_THREADS, num_cores() - 1))
-    return ThreadPoolExecutor(num, thread_name_prefix="bernflow-compile")
+    return ThreadPoolExecutor(num, thread_name_prefix=THREAD_NAME)

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float
 from numpyro.distributions import biject_to, constraints
 from numpyro.distributions.constraints import Constraint
 
+from bernflow.compiled import filter_jit
 from bernflow.errors import ModelError
 from bernflow.models.base import AbstractMappedModel, AbstractModel, Site, Theta, num_rows
 from bernflow.models.inputs import user_code
@@ -289,4 +290,4 @@ def _log_density(layout: AbstractLayout, model: AbstractModel, x: Float[Array, "
     return jnp.where(jnp.isnan(value), -jnp.inf, value)
 
 
-_traced = eqx.filter_jit(_log_density, inline=True)  # type: ignore[call-overload]
+_traced = filter_jit(_log_density, inline=True)

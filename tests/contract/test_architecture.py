@@ -10,7 +10,22 @@ import bernflow
 
 SRC = Path(bernflow.__file__).parent
 LAYERS = (
-    ("background", "errors", "files", "folders", "keys", "locks", "placement", "precision", "sealed"),
+    (
+        "background",
+        "compiled",
+        "errors",
+        "files",
+        "filters",
+        "folders",
+        "forks",
+        "keys",
+        "locks",
+        "memory",
+        "placement",
+        "precision",
+        "sealed",
+        "versions",
+    ),
     ("models",),
     ("target", "preflight"),
     ("flows",),
@@ -153,6 +168,32 @@ def test_nothing_that_is_read_is_executed(path):
 )
 def test_an_execution_of_data_is_seen(source):
     assert list(execution_of_data(source))
+
+
+def lasting_functions(source):
+    """Yield uses of `jax.jit` and `eqx.filter_jit` outside of functions: they hold what they compile for good."""
+
+    def visit(node):
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in ("jax.jit", "eqx.filter_jit"):
+            yield f"line {node.lineno}: {ast.unparse(node)}"
+        is_function = isinstance(node, ast.FunctionDef | ast.Lambda)
+        for child in getattr(node, "decorator_list", []) if is_function else ast.iter_child_nodes(node):
+            yield from visit(child)
+
+    return list(visit(ast.parse(source)))
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if package_of(p) != "experiments"], ids=str)
+def test_lasting_functions_can_be_cleared(path):
+    """They are compiled by `bernflow.compiled`, which knows them."""
+    assert lasting_functions(path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "source", ["@jax.jit\ndef f(x): ...", "@partial(jax.jit, inline=True)\ndef f(x): ...", "f = eqx.filter_jit(g)"]
+)
+def test_a_lasting_function_is_seen(source):
+    assert lasting_functions(source)
 
 
 def test_no_module_is_called_utils():

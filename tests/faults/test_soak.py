@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import bernflow as bf
+from bernflow import compiled
 from bernflow.fit import mappings
 
 needs_linux = pytest.mark.skipif(not mappings.MAPPINGS.exists(), reason="counts the mappings of a Linux process")
@@ -62,26 +63,80 @@ def test_other_data_of_one_shape_compile_nothing():
     assert maps[-1] <= maps[1] + 20
 
 
+@pytest.fixture
+def doubles():
+    """A function of the user's and one of bernflow's, each compiled once; and no memory of earlier clearings."""
+    users, ours = jax.jit(lambda x: 2 * x), compiled.jit(lambda x: 2 * x)
+    users(1.0), ours(1.0)
+    mappings._Clearing.next_share = 0.0
+    yield users, ours
+    mappings._Clearing.next_share = 0.0
+
+
+def use(monkeypatch, *shares):
+    """Pretend that these shares of the mappings are in use, one for each time that they are counted."""
+    left = iter(shares)
+    monkeypatch.setattr(mappings, "_share_of_mappings", lambda: next(left))
+
+
 @needs_linux
-def test_crowded_caches_are_forgotten(monkeypatch):
-    double = jax.jit(lambda x: 2 * x)
-    double(1.0)
+def test_crowded_mappings_clear_our_functions_and_not_the_users(monkeypatch, doubles):
+    users, ours = doubles
     assert not mappings.forget_if_crowded()
-    assert double._cache_size() == 1
+    assert (users._cache_size(), ours._cache_size()) == (1, 1)
     monkeypatch.setattr(mappings, "CROWDED", 0.5 * num_mappings() / int(mappings.LIMIT.read_text()))
     assert mappings.forget_if_crowded()
-    assert double._cache_size() == 0
-    assert double(2.0) == 4.0
+    assert (users._cache_size(), ours._cache_size()) == (1, 0)
+    assert ours(2.0) == 4.0
 
 
-def test_many_compiled_functions_are_forgotten(monkeypatch):
-    monkeypatch.setattr(mappings, "MOST_COMPILED", mappings._compilations.num + 1)
+def test_many_compiled_functions_are_cleared(monkeypatch, doubles):
+    users, ours = doubles
+    monkeypatch.setattr(mappings, "MOST_COMPILED", compiled.num_compiled())
     assert not mappings.forget_if_crowded()
-    double = jax.jit(lambda x: 2 * x, inline=True)
-    double(1.0)
+    ours(np.zeros(3))
     assert mappings.forget_if_crowded()
-    assert double._cache_size() == 0
+    assert (users._cache_size(), ours._cache_size()) == (1, 0)
     assert not mappings.forget_if_crowded()
+
+
+def test_mappings_of_others_do_not_make_every_fit_compile_anew(monkeypatch, doubles):
+    use(monkeypatch, 0.6, 0.55, 0.6, 0.66, 0.64)
+    assert mappings.forget_if_crowded()  # 0.55 are left, which others hold
+    assert not mappings.forget_if_crowded()
+    assert mappings.forget_if_crowded()
+
+
+def test_only_a_process_about_to_end_loses_the_functions_of_the_user(monkeypatch, doubles):
+    users, _ = doubles
+    use(monkeypatch, 0.9, 0.7, 0.9, 0.85, 0.2)
+    assert mappings.forget_if_crowded()
+    assert users._cache_size() == 1
+    with pytest.warns(UserWarning, match=r"uses 85% of the memory mappings.*your own jitted functions"):
+        assert mappings.forget_if_crowded()
+    assert users._cache_size() == 0
+    assert users(2.0) == 4.0
+
+
+def test_fits_leave_the_functions_of_the_user_compiled(monkeypatch):
+    """What is compiled for fits is cleared before each of them, and not what the user has compiled."""
+    import equinox as eqx
+
+    monkeypatch.setattr(mappings, "MOST_COMPILED", 0)
+    traced = []
+
+    def double(x):
+        traced.append(x)
+        return 2 * x
+
+    functions = (jax.jit(double), eqx.filter_jit(double))
+    for _ in range(2):
+        for function in functions:
+            function(np.ones(3))
+        fit(other_model(0.0)).draws(10)
+    for function in functions:
+        function(np.ones(3))
+    assert len(traced) == len(functions)
 
 
 def test_other_systems_have_no_such_limit(monkeypatch, tmp_path):

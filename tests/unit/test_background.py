@@ -1,3 +1,4 @@
+import gc
 import threading
 
 import jax
@@ -124,3 +125,23 @@ def test_what_cannot_be_traced_says_so_when_it_is_called(monkeypatch):
     fail.prepare(np.zeros(3))
     with pytest.raises(ValueError, match="no density there"):
         fail(jnp.zeros(3))
+
+
+def test_the_garbage_collector_pauses_only_while_no_thread_of_the_user_runs():
+    assert gc.isenabled()
+    with background.without_pauses():
+        assert not gc.isenabled()
+        with background.without_pauses():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    leave = threading.Event()
+    for name, is_enabled in (("bernflow-compile_0", False), ("worker", True)):
+        thread = threading.Thread(target=leave.wait, name=name)
+        thread.start()
+        with background.without_pauses():
+            assert gc.isenabled() == is_enabled
+        leave.set()
+        thread.join()
+        leave.clear()
+    assert gc.isenabled()

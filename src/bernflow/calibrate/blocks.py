@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
 from bernflow.calibrate.simulators import AbstractSimulator
+from bernflow.compiled import filter_jit
 from bernflow.fit.chunk import Trainee, begin, draw_noise, run_chunk
 from bernflow.fit.engine import num_starts
 from bernflow.fit.settings import Settings
@@ -39,21 +40,21 @@ class Sample(NamedTuple):
     log_weights: Float[Array, "n s"]
 
 
-@eqx.filter_jit
+@filter_jit
 def simulate_block(simulator: AbstractSimulator, keys: Key[Array, " n"]) -> tuple[Theta, PyTree]:
     """Draw parameters and data."""
     # Keys of our own generator draw other numbers inside of vmap than outside, and cannot draw counts.
     return jax.vmap(lambda key: simulator.draw(portable(key)))(keys)
 
 
-@eqx.filter_jit
+@filter_jit
 def prior_variance(simulator: AbstractSimulator, keys: Key[Array, " n"]) -> Theta:
     """Estimate the prior variance of every parameter; the data are not drawn, because nothing asks for them."""
     draws = jax.vmap(lambda key: simulator.draw(portable(key))[0])(keys)
     return jax.tree.map(lambda value: jnp.var(value, axis=0, ddof=1), draws)
 
 
-@eqx.filter_jit
+@filter_jit
 def begin_block(
     simulator: AbstractSimulator, data: PyTree, start_keys: Key[Array, " n"], settings: Settings
 ) -> Trainee:
@@ -77,7 +78,7 @@ def begin_block(
     return begin(eqx.filter_vmap(one)(data, start_keys), settings.optimizer)
 
 
-@eqx.filter_jit
+@filter_jit
 def train_block(
     simulator: AbstractSimulator,
     data: PyTree,
@@ -108,7 +109,7 @@ def train_block(
     return eqx.filter_vmap(one)(data, trainee, noise_keys, powers)
 
 
-@eqx.filter_jit
+@filter_jit
 def sample_block(
     simulator: AbstractSimulator,
     theta: Theta,

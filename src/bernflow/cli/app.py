@@ -6,12 +6,12 @@ import os
 import sys
 import textwrap
 from collections.abc import Sequence
-from importlib import metadata
 from typing import Any
 
 from bernflow.cli import benchmark, completion, data, demo, doctor, fit, report, reproduce
 from bernflow.cli.command import ERROR, INTERRUPTED, OK, USAGE, Command
 from bernflow.errors import BernflowError
+from bernflow.versions import version_of
 
 # Every subcommand is one module with one `COMMAND`, listed here.
 COMMANDS: tuple[Command, ...] = (
@@ -111,7 +111,7 @@ first steps:
 """,
         formatter_class=_Formatter,
     )
-    parser.add_argument("--version", action="version", version=f"bernflow {metadata.version('bernflow')}")
+    parser.add_argument("--version", action="version", version=f"bernflow {version_of('bernflow')}")
     parser.set_defaults(command=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for command in COMMANDS:

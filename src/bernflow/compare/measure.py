@@ -12,6 +12,7 @@ from bernflow.compare.entries import Component, Entry, matrix
 from bernflow.diagnostics import agreement
 from bernflow.diagnostics.agreement import Agreement
 from bernflow.diagnostics.distances import sliced_wasserstein
+from bernflow.filters import local_filters
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,7 +92,7 @@ def leave_one_out(entries: Sequence[Entry]) -> "tuple[dict[str, Any], pd.DataFra
     import arviz_stats
 
     found: dict[str, Any] = {}
-    with warnings.catch_warnings():
+    with local_filters():
         # ArviZ warns of data points with a large k-hat; their number is in the overview.
         warnings.simplefilter("ignore")
         for entry in entries:

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from bernflow.errors import ArgumentError
+from bernflow.filters import local_filters
 
 # A spread of the log weights below this is rounding, not a difference between q and the posterior.
 CONSTANT_SPREAD = 1e-8
@@ -58,7 +59,7 @@ def psis(log_weights: ArrayLike) -> tuple[Float[np.ndarray, " s"], float]:
         return normalize(raw), float(np.mean(tail[1:] - tail[0]))
     # ArviZ expects the negative log ratio. Its advice on k-hat is replaced by our verdict, so warnings are
     # muted.
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
+    with local_filters(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         try:
             smoothed, khat = array_stats.psislw(kept.max() - kept)

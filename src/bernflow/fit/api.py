@@ -22,7 +22,9 @@ from bernflow.fit.resume import Resumption, claim_folder
 from bernflow.fit.settings import check_count, resolve_settings
 from bernflow.flows.external import FlowjaxFlow
 from bernflow.flows.mixture import Mixture
+from bernflow.forks import check_not_forked
 from bernflow.keys import as_key
+from bernflow.memory import check_memory
 from bernflow.models import AbstractModel, as_model
 from bernflow.models.base import AbstractJointModel
 from bernflow.models.inputs import compiled_code
@@ -104,7 +106,9 @@ def fit(
         'good'
     """
     began = time.perf_counter()
+    check_not_forked()  # before anything asks JAX for its devices, which would hang
     forget_if_crowded()
+    check_memory()
     settings = resolve_settings(
         family=family,
         order=order,

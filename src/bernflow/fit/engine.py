@@ -4,7 +4,6 @@ import dataclasses
 import time
 import warnings
 from collections.abc import Callable
-from importlib import metadata
 from typing import Any, TypeVar
 
 import equinox as eqx
@@ -42,8 +41,9 @@ from bernflow.keys import nth, spawn
 from bernflow.placement import fetched
 from bernflow.posterior import Posterior
 from bernflow.precision import use_precision
-from bernflow.preflight import check_output, preflight, starting_points
+from bernflow.preflight import check_output, starting_points, usable_starts
 from bernflow.target import Target
+from bernflow.versions import version_of
 
 NUM_STARTS = 8
 DIAGNOSTIC_PRECISION = "float64"
@@ -71,7 +71,7 @@ def initial_flows(
         chosen = np.array(modes.distinct_starts(starts, settings.restarts))
         return informed_flows(target, settings, starts, chosen, flow_key, devices), starts
     spread, points_key = _spread(target, devices), nth(start_key, 0)
-    points = preflight(spread, starting_points(spread, points_key, num))
+    points = usable_starts(spread, starting_points(spread, points_key, num), points_key)
     same = jax.tree.map(lambda leaf: leaf[None], Gaussian(points[0], unit_factor(target.dim), np.zeros(())))
     return flows_at(settings, target.dim, same, np.zeros(settings.restarts, int), flow_key), None
 
@@ -130,10 +130,12 @@ def find_starts(
     points_key, path_key = spawn(key, 2)
     check_output(target)
     points = starting_points(spread, points_key, num)
-    found = jax.tree.map(np.asarray, finder(target.dim).with_effort(effort)(spread, points, path_key))
+    find = finder(target.dim).with_effort(effort)
+    found = jax.tree.map(np.asarray, find(spread, points, path_key))
+    if np.isnan(found.elbo).all():
+        points = usable_starts(spread, points, points_key)  # or says why there are none
+        found = jax.tree.map(np.asarray, find(spread, points, path_key))
     sound = np.flatnonzero(~np.isnan(found.elbo))
-    if not sound.size:
-        preflight(spread, points)  # which says why
     # Paths from points without a density are replaced, not dropped: others count on as many as there were.
     return jax.tree.map(lambda leaf: leaf[sound[np.arange(num) % len(sound)]], found)
 
@@ -251,7 +253,7 @@ def describe_run(steps: int, skipped: int, began: float, interrupted: bool = Fal
         "interrupted": interrupted,
         "num_skipped": skipped,
         "wall_seconds": time.perf_counter() - began,
-        "versions": {name: metadata.version(name) for name in ("bernflow", "jax", "numpyro", "equinox", "optax")},
+        "versions": {name: version_of(name) for name in ("bernflow", "jax", "numpyro", "equinox", "optax")},
     }
 
 

@@ -5,13 +5,13 @@ import json
 import math
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, Float, Key
 
+from bernflow.compiled import filter_jit
 from bernflow.fit.settings import Settings
 from bernflow.models.base import AbstractJointModel, AbstractModel
 from bernflow.models.inputs import Opaque, is_data
@@ -109,12 +109,12 @@ def _try_density(layout: AbstractLayout, model: AbstractModel) -> list[str]:
     return [repr(float(value)) for value in np.asarray(values)]
 
 
-@eqx.filter_jit
+@filter_jit
 def _densities(layout: AbstractLayout, model: AbstractModel, points: Float[Array, "k p"]) -> Float[Array, " k"]:
     return jax.lax.map(lambda x: density_of(layout, model, x), points)
 
 
-@eqx.filter_jit
+@filter_jit
 def _densities_of_batch(layout, model, weights, state, batch, points):
     def one(x):
         theta, log_jacobian = layout.constrain(x)

@@ -11,6 +11,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, Key, PyTree
 
+from bernflow.compiled import filter_jit
 from bernflow.fit.batches import Batches
 from bernflow.fit.chunk import CHUNK, Trace
 from bernflow.fit.loop import WARM_UP
@@ -103,7 +104,7 @@ class Anchor(NamedTuple):
     gradient: Float[Array, " p"]
 
 
-@eqx.filter_jit
+@filter_jit
 def _value_and_gradient(density: BatchDensity, x: Float[Array, " p"]) -> tuple[Array, Array]:
     return replicated(jax.value_and_grad(density.log_density)(x))
 
@@ -141,7 +142,7 @@ def begin(flow: AbstractFlow, model: AbstractJointModel, method: JointMethod) ->
     )
 
 
-@eqx.filter_jit
+@filter_jit
 def run_chunk(
     fixed: tuple[AbstractJointModel, AbstractLayout, Anchor | None, PyTree, PyTree],
     trainee: JointTrainee,

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
+from bernflow.compiled import filter_jit
 from bernflow.diagnostics.verdict import Diagnostics
 from bernflow.fit.batches import Batches
 from bernflow.fit.joint import Anchor, BatchDensity, find_anchor
@@ -94,7 +95,7 @@ def judge_by_part(
     return Judged(mean - log_q, noise, float(np.std(offsets, ddof=1) / np.sqrt(NUM_PIECES)))
 
 
-@eqx.filter_jit
+@filter_jit
 def _corrected(density: BatchDensity, anchor: Anchor, x: Float[Array, "s p"]) -> Float[Array, " s"]:
     """Estimate the log density of all rows from some, by their difference from the tangent at the anchor."""
     value, slope = jax.value_and_grad(density.log_density)(anchor.x)

@@ -13,6 +13,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Key
 
+from bernflow.compiled import filter_jit
 from bernflow.fit.chunk import num_stacked
 from bernflow.fit.start import Gaussian
 from bernflow.flows.base import AbstractFlow
@@ -73,7 +74,7 @@ def _close(gaussian: Gaussian, point: np.ndarray) -> bool:
     return bool(np.sum(gaussian.whiten(point) ** 2) < radius(len(point)))
 
 
-@eqx.filter_jit
+@filter_jit
 def cross_densities(flows: AbstractFlow, target: Target, key: Key[Array, ""]) -> CrossDensities:
     """Evaluate the draws of stacked flows under each of them."""
     num = num_stacked(flows)
@@ -154,7 +155,7 @@ def _mixture_elbo(log_p: np.ndarray, log_q: np.ndarray, parts: list[int], log_we
     return float(np.sum(np.exp(log_weights) * np.mean(log_p[parts] - log_mixture, -1)))
 
 
-@eqx.filter_jit
+@filter_jit
 def _best_weights(log_p: Float[Array, "k s"], log_q: Float[Array, "k k s"]) -> Float[Array, " k"]:
     """Maximise the mixture's ELBO over its log weights, at fixed draws of every component."""
 

@@ -7,12 +7,12 @@ importance weights estimate the marginal density of the scale without bias. That
 compilation: it is done only where a fit is poor anyway.
 """
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
+from bernflow.compiled import filter_jit
 from bernflow.diagnostics.properness import endless_until
 from bernflow.flows.base import LOG_2PI
 from bernflow.keys import generator
@@ -52,7 +52,7 @@ def endless_scales(
     return np.max(np.reshape(until, (num, 2)), axis=1)
 
 
-@eqx.filter_jit
+@filter_jit
 def _follow(
     target: Target,
     center: Float[Array, " p"],

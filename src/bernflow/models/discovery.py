@@ -18,6 +18,7 @@ from bernflow.models.base import Site
 from bernflow.models.evaluation import with_training_argument
 from bernflow.models.inputs import unpack
 from bernflow.models.numpyro import fill, fresh, is_subsampled, warn_broadcast
+from bernflow.models.running import run_model
 from bernflow.models.supports import check_continuous, check_observed, describe, is_factor, probe
 
 
@@ -85,7 +86,7 @@ def discover(function: Callable, arguments: PyTree) -> Found:
         args, kwargs = unpack(arguments)
         args, kwargs = with_training_argument(function, args, kwargs, training=True)
         seeded = handlers.seed(fresh(take_rows(function, {}, complete=False, head=True)), key)
-        trace = handlers.trace(handlers.substitute(seeded, substitute_fn=partial(fill, key))).get_trace(*args, **kwargs)
+        trace = run_model(handlers.substitute(seeded, substitute_fn=partial(fill, key)), args, kwargs)
         plates = {name: site for name, site in trace.items() if site["type"] == "plate" and is_subsampled(site)}
         for name, site in plates.items():
             found.plates.append(Plate(name, *site["args"]))

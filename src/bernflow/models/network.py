@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key, PyTree
 
+from bernflow.compiled import filter_jit
 from bernflow.errors import ModelError
 from bernflow.keys import portable
 
@@ -40,7 +41,7 @@ class Network(eqx.Module):
         return Network(weights, state, self.apply)
 
 
-@eqx.filter_jit
+@filter_jit
 def _evaluate_block(network: Network, inputs: Any) -> Array:
     return network(inputs)
 

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 from numpyro import handlers
 from numpyro.distributions.constraints import Constraint
-from numpyro.infer.util import compute_log_probs
 from numpyro.primitives import Messenger
 
 from bernflow.errors import ModelError
 from bernflow.models.base import AbstractModel, Site, Theta
 from bernflow.models.inputs import bare, check_values, freeze, is_data, name_of, pack, unpack, user_code
+from bernflow.models.running import log_prob_terms, run_model
 from bernflow.models.supports import (
     can_sample,
     check_continuous,
@@ -77,8 +77,7 @@ class NumPyroModel(AbstractModel):
     def log_terms(self, theta: Theta) -> Theta:
         """Split the log density into one term per site, factors and observed sites included."""
         seeded = handlers.seed(self._conditioned(), jax.random.key(0))
-        terms, _ = compute_log_probs(seeded, unpack(self.args), unpack(self.kwargs), theta)
-        return terms
+        return log_prob_terms(seeded, unpack(self.args), unpack(self.kwargs), theta)
 
     def support_of(self, name: str, theta: Theta) -> Constraint:
         """Return the support of a site given the sites before it, by running the model at those."""
@@ -135,7 +134,7 @@ class NumPyroModel(AbstractModel):
             args, kwargs = self.args, self.kwargs
         conditioned = handlers.substitute(redraw(self.function), data=theta)
         with user_code(f"The model function {name_of(self.function)!r}, run to predict,"):
-            trace = handlers.trace(handlers.seed(conditioned, key)).get_trace(*unpack(args), **unpack(kwargs))
+            trace = run_model(handlers.seed(conditioned, key), unpack(args), unpack(kwargs))
         return drawn(trace, self.observed_names)
 
     def mean(self, theta: Theta, *args: Any, **kwargs: Any) -> Theta:
@@ -145,7 +144,7 @@ class NumPyroModel(AbstractModel):
         conditioned = handlers.substitute(redraw(self.function), data=theta)
         with user_code(f"The model function {name_of(self.function)!r}, run to predict,"):
             seeded = handlers.seed(conditioned, jax.random.key(0))
-            trace = handlers.trace(seeded).get_trace(*unpack(args), **unpack(kwargs))
+            trace = run_model(seeded, unpack(args), unpack(kwargs))
             drawn(trace, self.observed_names)  # says which sites are not reached
             return {name: trace[name]["fn"].mean for name in self.observed_names}
 
@@ -159,14 +158,14 @@ class NumPyroModel(AbstractModel):
         # Seeded last: what has a value needs no key, whose splitting would be compiled.
         seeded = handlers.seed(handlers.substitute(given, substitute_fn=partial(fill, key)), key)
         args, kwargs = (unpack(self.args), unpack(self.kwargs)) if args is None else (args, kwargs)
-        return handlers.trace(seeded).get_trace(*args, **kwargs)
+        return run_model(seeded, args, kwargs)
 
     def _conditioned(self) -> Callable:
         """Return the function with the values that replace its data."""
         return handlers.condition(self.function, data=self.replaced) if self.replaced else self.function
 
     def _draw(self, key: Key[Array, ""]) -> Theta:
-        trace = handlers.trace(handlers.seed(self.function, key)).get_trace(*unpack(self.args), **unpack(self.kwargs))
+        trace = run_model(handlers.seed(self.function, key), unpack(self.args), unpack(self.kwargs))
         return {site.name: trace[site.name]["value"] for site in self.sites}
 
     def _discover(self) -> tuple[tuple[Site, ...], tuple[str, ...]]:
@@ -190,7 +189,7 @@ class NumPyroModel(AbstractModel):
         def density(arguments: Any, theta: Theta) -> Theta:
             args, kwargs = arguments
             seeded = handlers.seed(self.function, jax.random.key(0))
-            return compute_log_probs(seeded, unpack(args), unpack(kwargs), theta)[0]
+            return log_prob_terms(seeded, unpack(args), unpack(kwargs), theta)
 
         eqx.filter_eval_shape(density, arguments, theta)
 

@@ -20,6 +20,7 @@ from bernflow.models.discovery import Local, Plate, discover, take_rows
 from bernflow.models.evaluation import evaluation, inference_mode, with_training_argument
 from bernflow.models.inputs import check_values, freeze, is_data, name_of, pack, unpack, user_code
 from bernflow.models.numpyro import copied, drawn, fill, fresh, learned, redraw
+from bernflow.models.running import model_lock, run_model
 from bernflow.models.supports import can_sample, check_observed
 from bernflow.precision import float_dtype
 
@@ -221,8 +222,9 @@ class SubsampledModel(AbstractJointModel):
         function = handlers.substitute(function, data={**self._params(weights, training), **copied(state), **theta})
         if is_filled:
             function = handlers.substitute(function, substitute_fn=partial(fill, key))
-        with nullcontext() if training else evaluation(self.function):
-            return handlers.trace(function).get_trace(*args, **kwargs)
+        # The lock comes first: evaluation mode is a flag of the user's modules, which all threads see.
+        with model_lock, nullcontext() if training else evaluation(self.function):
+            return run_model(function, args, kwargs)
 
     def _params(self, weights: PyTree, training: bool) -> dict[str, PyTree]:
         """Return the values of the `numpyro.param` sites."""
@@ -264,7 +266,7 @@ class SubsampledModel(AbstractJointModel):
             args, kwargs = with_training_argument(self.function, args, kwargs, training=True)
             key = jax.random.key(0)
             filled = handlers.substitute(handlers.seed(function, key), substitute_fn=partial(fill, key))
-            trace = handlers.trace(filled).get_trace(*args, **kwargs)
+            trace = run_model(filled, args, kwargs)
             params = {name: site["value"] for name, site in trace.items() if site["type"] == "param"}
             trained = {name: learned(name, trace) for name in params}
             return jax.tree.map(_strong, params), trained, jax.tree.map(_strong, function.initial)

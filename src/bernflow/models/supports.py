@@ -12,6 +12,7 @@ from numpyro.distributions import Distribution, MaskedDistribution, biject_to, c
 from numpyro.distributions.constraints import Constraint
 from numpyro.distributions.distribution import Unit
 
+from bernflow.compiled import jit
 from bernflow.errors import ModelError
 from bernflow.keys import QUICK
 from bernflow.models.base import Site
@@ -89,7 +90,7 @@ def start_value(key: Key[Array, ""], name: str, fn: Distribution, sample_shape: 
     return transform(_tied(key, np.random.default_rng(list(name.encode())).uniform(-2.0, 2.0, shape)))
 
 
-@jax.jit
+@jit
 def _tied(key: Key[Array, ""], value: Float[Array, "..."]) -> Float[Array, "..."]:
     """Return a value as if it came from a key, by one function: each that runs by itself is compiled by itself."""
     return value + jnp.any(jax.random.key_data(key) < 0)

@@ -3,17 +3,17 @@
 from functools import partial
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
+from bernflow.compiled import jit
 from bernflow.flows import FAMILIES
 from bernflow.flows.affine import TriangularAffine
 from bernflow.flows.autoregressive import BernsteinFlow
 from bernflow.flows.families import Spec
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(jit, static_argnums=0)
 def new_core(spec: Spec, key: Key[Array, ""]) -> BernsteinFlow:
     """Make a new flow without its outer affine map."""
     flow = FAMILIES["bernstein"].build(key, spec, jnp.zeros(spec.dim), jnp.eye(spec.dim))

@@ -1,12 +1,12 @@
 """A flow of ours as a transform of NumPyro, which acts on batches and knows its log-determinant."""
 
-import jax
 import jax.numpy as jnp
 from jax.lax import stop_gradient
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 from numpyro.distributions.transforms import Transform
 
+from bernflow.compiled import jit
 from bernflow.flows.base import AbstractFlow, AbstractScoredFlow
 
 
@@ -59,16 +59,16 @@ class FlowTransform(Transform):
 
 
 # Compiled here because NumPyro calls guides outside of jit, too: operation by operation a first call takes seconds.
-@jax.jit
+@jit
 def _forward(flow: AbstractFlow, x: Float[Array, "*batch p"]) -> tuple[Array, Array]:
     return jnp.vectorize(flow.transform_and_log_det, signature="(p)->(p),()")(x)
 
 
-@jax.jit
+@jit
 def _backward(flow: AbstractFlow, y: Float[Array, "*batch p"]) -> Float[Array, "*batch p"]:
     return jnp.vectorize(lambda y: flow.inverse_and_log_det(y)[0], signature="(p)->(p)")(y)
 
 
-@jax.jit
+@jit
 def _score(flow: AbstractScoredFlow, x: Float[Array, "*batch p"]) -> Float[Array, "*batch p"]:
     return stop_gradient(jnp.vectorize(flow.score, signature="(p)->(p)")(x))

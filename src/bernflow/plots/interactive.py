@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from bernflow.errors import ArgumentError
+from bernflow.filters import local_filters
 from bernflow.plots.components import Panel
 from bernflow.plots.style import FIT, REFERENCE
 
@@ -87,7 +88,7 @@ def predictive(data: Mapping[str, tuple[np.ndarray, np.ndarray]], is_counted: bo
         }
     )
     across = min(len(data), 3)
-    with warnings.catch_warnings():
+    with local_filters():
         # Of whole numbers it would rather draw other figures, which our static form stands for.
         warnings.simplefilter("ignore", UserWarning)
         drawn = arviz_plots.plot_ppc_dist(

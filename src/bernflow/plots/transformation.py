@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from bernflow.compiled import filter_jit
 from bernflow.errors import ArgumentError
 from bernflow.flows.base import AbstractFlow
 from bernflow.keys import as_key
@@ -151,7 +152,7 @@ def _latent(flow: AbstractFlow, column: int, center: Float[Array, " p"], noise: 
     return Latent(grid, np.interp(grid, wide, density / mass[-1]), np.array(guides))
 
 
-@eqx.filter_jit
+@filter_jit
 def _values(
     flow: AbstractFlow,
     layout: AbstractLayout,
@@ -180,7 +181,7 @@ def _trace(flow, layout, component, column, center, others, latent: Latent) -> C
     return Curves(whole[:NUM_POINTS], [curve(held)[:NUM_POINTS] for held in others], whole[NUM_POINTS:])
 
 
-@eqx.filter_jit
+@filter_jit
 def _along(flow: AbstractFlow, layout: AbstractLayout, name: str, z: Float[Array, " s"]) -> tuple[Array, Array]:
     """Return theta(z) and log q there, for a single parameter: by the change of variables, without an inverse."""
 

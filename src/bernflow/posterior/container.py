@@ -6,7 +6,6 @@ import re
 import stat
 import zipfile
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -15,6 +14,7 @@ import numpy as np
 from bernflow.errors import FileFormatError
 from bernflow.files import write_whole
 from bernflow.posterior.encoding import from_json, to_array, to_bytes, to_json
+from bernflow.versions import version_of
 
 MANIFEST = "manifest.json"
 ARRAY = ".npy"
@@ -64,7 +64,7 @@ def write_container(path: Path, kind: Kind, facts: Mapping[str, Any], arrays: Ma
     manifest = {
         "format": kind.format,
         "format_version": kind.version,
-        "bernflow_version": installed_version(),
+        "bernflow_version": version_of("bernflow"),
         **facts,
         "sha256": {name: hashlib.sha256(content).hexdigest() for name, content in members.items()},
     }
@@ -101,14 +101,6 @@ def read_container(path: Path, kind: Kind) -> Content:
         return Content(manifest, _verified(manifest["sha256"], members))
     except Exception as error:  # nor are NumPy's headers to be trusted
         raise kind.damaged(path, _reason(error)) from error
-
-
-def installed_version() -> str:
-    """Return the version of bernflow that is installed."""
-    try:
-        return metadata.version("bernflow")
-    except metadata.PackageNotFoundError:  # run from a source tree
-        return "unknown"
 
 
 def _read_members(path: Path, size: int) -> dict[str, bytes]:

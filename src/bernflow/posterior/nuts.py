@@ -15,13 +15,13 @@ import warnings
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Key
 from tqdm.auto import tqdm
 
+from bernflow.compiled import filter_jit
 from bernflow.errors import ArgumentError
 from bernflow.flows.base import AbstractDistribution, AbstractFlow
 from bernflow.flows.external import FlowjaxFlow
@@ -117,7 +117,7 @@ def _sample(
     return x, stats, num_gradients
 
 
-@eqx.filter_jit
+@filter_jit
 def _start(
     method: Sampler, density: Whitened, key: Key[Array, ""], chains: int
 ) -> tuple[Any, Int[Array, ""], Int[Array, ""]]:
@@ -136,7 +136,7 @@ def _start(
     return state, num_gradients + len(z), jnp.sum(finite)
 
 
-@eqx.filter_jit
+@filter_jit
 def _advance(
     method: Sampler, density: Whitened, state: Any, steps: Int[Array, ""], chains: int
 ) -> tuple[Any, tuple[Array, dict[str, Array]]]:
@@ -186,7 +186,7 @@ def _is_bounded(flow: AbstractFlow) -> bool:
         return False
 
 
-@eqx.filter_jit
+@filter_jit
 def _reaches_far(flow: AbstractFlow) -> Array:
     x, _ = jax.vmap(flow.transform_and_log_det)(flow.sample_base(jax.random.key(0), 100))
     away = FAR * jnp.diag(jnp.std(x, axis=0))

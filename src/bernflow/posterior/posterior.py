@@ -17,6 +17,7 @@ from bernflow.models.base import AbstractModel
 from bernflow.posterior import display, sampling
 from bernflow.posterior.arguments import check_count, check_theta
 from bernflow.posterior.export import to_datatree, to_summary
+from bernflow.posterior.trees import from_host, on_host
 from bernflow.precision import use_precision
 from bernflow.target import AbstractLayout
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from bernflow.posterior.chains import NutsRun
 
 Draws = dict[str, np.ndarray]
+# Attributes that hold arrays of JAX.
+_TREES = ("distribution", "layout", "model")
 
 
 class Posterior:
@@ -74,6 +77,15 @@ class Posterior:
         self.settings = dict(settings or {})
         self._refiner = refiner
         self._table: list[display.Row] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled: JAX's arrays as NumPy's, so that they keep their precision in any process."""
+        trees = {name: on_host(getattr(self, name)) for name in _TREES}
+        return {**vars(self), **trees}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        trees = {name: from_host(state[name]) for name in _TREES}
+        vars(self).update(state | trees)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Key
 
 from bernflow import target
 from bernflow.background import Effort, background_jit
+from bernflow.compiled import filter_jit
 from bernflow.diagnostics.importance import psis
 from bernflow.flows.base import AbstractDistribution, AbstractFlow, inlined
 from bernflow.flows.factors import is_dense
@@ -52,12 +52,12 @@ def push_block(flow: AbstractFlow, z: Float[Array, "s p"], rest: Float[Array, "s
     return x, log_det - jax.vmap(flow.base_log_prob)(rest)
 
 
-@eqx.filter_jit
+@filter_jit
 def _sample_block(distribution: AbstractDistribution, key: Key[Array, ""]) -> tuple[Array, Array]:
     return distribution.sample_and_log_prob(key, block_of(distribution.dim))
 
 
-@eqx.filter_jit
+@filter_jit
 def _constrain_block(layout: AbstractLayout, model: AbstractModel | None, x: Float[Array, "s p"]) -> Theta:
     def one(x: Float[Array, " p"]) -> Theta:
         theta, _ = layout.constrain(x)
@@ -77,7 +77,7 @@ def log_density_block(layout: AbstractLayout, model: AbstractModel, x: Float[Arr
     return replicated(jax.lax.map(lambda x: target.log_density(layout, model, x), x, batch_size=at_once))
 
 
-@eqx.filter_jit
+@filter_jit
 def _log_prob_block(distribution: AbstractDistribution, layout: AbstractLayout, theta: Theta) -> Float[Array, " s"]:
     def one(theta: Theta) -> tuple[Array, Array, Array]:
         x, log_jacobian = layout.unconstrain(theta)
@@ -89,7 +89,7 @@ def _log_prob_block(distribution: AbstractDistribution, layout: AbstractLayout, 
     return jnp.where(inside, distribution.log_prob(x) - log_jacobian, -jnp.inf)
 
 
-@eqx.filter_jit
+@filter_jit
 def _predict_block(
     model: AbstractModel, key: Key[Array, ""], block: Array, theta: Theta, args: tuple, kwargs: dict[str, Any]
 ) -> Theta:
@@ -97,7 +97,7 @@ def _predict_block(
     return jax.vmap(lambda k, t: model.predict(k, t, *args, **kwargs))(keys, theta)
 
 
-@eqx.filter_jit
+@filter_jit
 def _log_likelihood_block(model: AbstractModel, theta: Theta) -> Theta:
     return jax.vmap(model.log_likelihood)(theta)
 
@@ -208,7 +208,7 @@ def predict_mean(
     return jax.tree.map(lambda *parts: np.asarray(sum(parts)) / num, *totals)
 
 
-@eqx.filter_jit
+@filter_jit
 def _sum_of_means(
     model: AbstractModel, theta: Any, counts: Bool[Array, " s"], args: tuple, kwargs: dict[str, Any]
 ) -> Theta:

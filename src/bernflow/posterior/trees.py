@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
+from bernflow.precision import use_precision
+
 
 def named_arrays(prefix: str, tree: PyTree) -> dict[str, np.ndarray]:
     """Return the arrays of a tree under names in their order; random keys as plain numbers."""
@@ -36,3 +38,26 @@ def fill_arrays(prefix: str, template: PyTree, arrays: dict[str, np.ndarray]) ->
         value = jnp.asarray(stored)
         filled.append(value if plain is leaf else jax.random.wrap_key_data(value, impl=jax.random.key_impl(leaf)))
     return eqx.combine(jax.tree.unflatten(structure, filled), fixed)
+
+
+class _OnHost:
+    """An array of JAX as one of NumPy."""
+
+    def __init__(self, value: np.ndarray):
+        self.value = value
+
+
+def on_host(tree: PyTree) -> PyTree:
+    """Return a tree with JAX's arrays as NumPy's, to be pickled: JAX unpickles an array of 64 bits as one of 32."""
+
+    def one(leaf: Any) -> Any:
+        is_plain = isinstance(leaf, jax.Array) and not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        return _OnHost(np.asarray(leaf)) if is_plain else leaf
+
+    return jax.tree.map(one, tree)
+
+
+def from_host(tree: PyTree) -> PyTree:
+    """Undo `on_host`."""
+    with use_precision("float64"):  # which leaves numbers of 32 bits as they are
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf.value) if isinstance(leaf, _OnHost) else leaf, tree)

@@ -7,7 +7,7 @@ import platform
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import cache
-from importlib import metadata, resources
+from importlib import resources
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from bernflow.report.components import Component, list_components
 from bernflow.report.material import Material, gather
 from bernflow.report.pictures import draw_galleries
 from bernflow.report.wording import escape, isolate
+from bernflow.versions import version_of
 
 TITLE = "Posterior report"
 # A table of more rows is slow on a phone, and nobody reads it.
@@ -80,7 +81,7 @@ def render(material: Material, title: str = TITLE) -> str:
     components: list[Component] = list(itertools.islice(everything, MAX_ROWS))
     total = len(components) + sum(1 for _ in everything)
     galleries = draw_galleries(material, components)
-    versions = {name: metadata.version(name) for name in PACKAGES} | {"python": platform.python_version()}
+    versions = {name: version_of(name) for name in PACKAGES} | {"python": platform.python_version()}
     body = [
         sections.verdict_section(material),
         sections.table_section(material, components, total),
@@ -119,7 +120,7 @@ def _document(title: str, subtitle: str, contents: str, body: Sequence[str], wri
         f'content="light dark">\n<title>{title}</title>\n<style>\n{style}</style>\n</head>\n<body>\n'
         f'<header><h1>{title}</h1><p class="subtitle">{escape(subtitle)}</p></header>\n{contents}\n<main>\n'
         + "\n".join(body)
-        + f"\n</main>\n<footer>Written by bernflow {escape(metadata.version('bernflow'))}, {written}.</footer>\n"
+        + f"\n</main>\n<footer>Written by bernflow {escape(version_of('bernflow'))}, {written}.</footer>\n"
         f"<script>{script}</script>\n</body>\n</html>\n"
     )
 

@@ -7,6 +7,7 @@ import warnings
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from bernflow.filters import local_filters
 from bernflow.plots.style import ACCENT, FIT, MUTED, REFERENCE
 from bernflow.report.wording import escape
 
@@ -40,7 +41,7 @@ def inline_svg(figure: Figure, alt: str, prefix: str) -> str:
         if text:
             text.set_text("")
     file = io.StringIO()
-    with rc_context({"svg.fonttype": "path", "svg.hashsalt": prefix}), warnings.catch_warnings():
+    with rc_context({"svg.fonttype": "path", "svg.hashsalt": prefix}), local_filters():
         # The page has the names in its own type; a box in their place in a picture does no harm.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})

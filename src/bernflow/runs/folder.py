@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from bernflow.folders import write_folder
 from bernflow.posterior import Posterior
 from bernflow.runs.draws import tabulate, take_draws, write_csv
 from bernflow.sealed import checksum_of, read_sealed, sealed_text
+from bernflow.versions import version_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -116,7 +116,7 @@ def write_run(
     manifest: dict[str, Any] = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
-        "bernflow_version": metadata.version("bernflow"),
+        "bernflow_version": version_of("bernflow"),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         **origin,
         "verdict": posterior.diagnostics.verdict,

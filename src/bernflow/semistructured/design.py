@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from bernflow.errors import ArgumentError
+from bernflow.filters import local_filters
 
 INTERCEPT = "Intercept"
 # Marks that formulaic puts around the place of a syntax error.
@@ -175,7 +176,7 @@ def _evaluate(formula: Formula, build: Any) -> Any:
     from formulaic.errors import DataMismatchWarning, FormulaicError
 
     try:
-        with warnings.catch_warnings():
+        with local_filters():
             # A category that is not a plain column (C(np.round(age))): formulaic would go on with zeros.
             warnings.simplefilter("error", DataMismatchWarning)
             return build()

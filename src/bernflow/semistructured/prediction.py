@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
+from bernflow.compiled import filter_jit
 from bernflow.fit.joint import JointTrainee
 from bernflow.keys import portable
 from bernflow.models.base import Theta
@@ -26,7 +26,7 @@ class Inputs(NamedTuple):
     h: np.ndarray
 
 
-@eqx.filter_jit
+@filter_jit
 def _means(likelihood: Likelihood, theta: Theta, table: Array, h: Array) -> Array:
     def one(theta: Theta) -> Array:
         return likelihood.mean(likelihood.distribution(theta, table, h))
@@ -34,13 +34,13 @@ def _means(likelihood: Likelihood, theta: Theta, table: Array, h: Array) -> Arra
     return jnp.mean(jax.vmap(one)(theta), 0)
 
 
-@eqx.filter_jit
+@filter_jit
 def _log_scores(likelihood: Likelihood, theta: Theta, table: Array, h: Array, y: Array) -> Array:
     log_p = jax.vmap(lambda theta: likelihood.distribution(theta, table, h).log_prob(y))(theta)
     return jax.nn.logsumexp(log_p, axis=0) - jnp.log(log_p.shape[0])
 
 
-@eqx.filter_jit
+@filter_jit
 def _draws(likelihood: Likelihood, theta: Theta, table: Array, h: Array, key: Key[Array, ""]) -> Array:
     # JAX draws Poisson counts with keys of its own default generator only.
     key = portable(key)
@@ -49,7 +49,7 @@ def _draws(likelihood: Likelihood, theta: Theta, table: Array, h: Array, key: Ke
     return out.T
 
 
-@eqx.filter_jit
+@filter_jit
 def _sample(flow: Any, layout: AbstractLayout, key: Key[Array, ""], num: int) -> Theta:
     x, _ = flow.sample_and_log_prob(key, num)
     return jax.vmap(lambda x: layout.constrain(x)[0])(x)

@@ -4,7 +4,6 @@ These are the functions that run in processes of their own.
 """
 
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from bernflow.experiments.accuracy.columns import Columns, to_columns
 from bernflow.experiments.accuracy.judge import errors, region_error, score
 from bernflow.experiments.accuracy.methods import METHODS, Drawn, Fitted, RefusedError
 from bernflow.experiments.study.plan import Result, Task
+from bernflow.versions import version_of
 
 # Draws for the evaluation must be none of those that the fit has seen: its keys are small integers.
 EVALUATION_SEED = 10_000
@@ -73,7 +73,7 @@ def measure(
         data: folder of posteriordb.
     """
     record = {"target": target, "method": method, "key": key, "matched": matched, "settings": settings}
-    record |= {"num_draws": num_draws, "bernflow": metadata.version("bernflow")}
+    record |= {"num_draws": num_draws, "bernflow": version_of("bernflow")}
     case = all_cases(data)[target]
     missing = METHODS[method].missing()
     if missing is not None:

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, Key, PyTree
 
+from bernflow.compiled import filter_jit
 from bernflow.fit.batches import Batches
 from bernflow.fit.steps import network_steps_at_once, scan
 from bernflow.models.network import Network
@@ -26,7 +26,7 @@ class PlainTrainee(NamedTuple):
     optimizer: PyTree
 
 
-@eqx.filter_jit
+@filter_jit
 def run_chunk(
     network: Network,
     trainee: PlainTrainee,

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from bernflow.errors import ModelError
+from bernflow.filters import local_filters
 from bernflow.models.host import host_call
 
 DISPATCH = "pytensor.link.jax.dispatch"
@@ -21,7 +22,7 @@ DISPATCH = "pytensor.link.jax.dispatch"
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep to ourselves what PyTensor and JAX say of a conversion that the user did not ask them for."""
-    with warnings.catch_warnings():
+    with local_filters():
         # What PyMC and PyTensor have to say to each other.
         for category in (DeprecationWarning, FutureWarning):
             warnings.filterwarnings("ignore", category=category, module=r"(pymc|pytensor)\b")
