@@ -6,6 +6,7 @@ inside of every function that splits a key.
 
 import math
 import operator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -103,12 +104,14 @@ def _wrap(key: Key[Array, ""], seeds: np.random.SeedSequence, shape: tuple[int, 
     """Make keys of the same generator as a key's."""
     width = jax.random.key_data(key).shape[-1]
     words = seeds.generate_state(math.prod(shape) * width).reshape(*shape, width)
-    return jax.random.wrap_key_data(
-        words,  # type: ignore[arg-type]
-        impl=jax.random.key_impl(key),
-    )
+    return _on_device(words, jax.random.key_impl(key))
 
 
 def _convert(data: UInt32[Array | np.ndarray, " n"]) -> Key[Array, ""]:
     """Repeat the two words of a default key, as JAX itself does when it seeds this generator."""
-    return jax.random.wrap_key_data(np.resize(np.asarray(data), (4,)), impl=GENERATOR)  # type: ignore[arg-type]
+    return _on_device(np.resize(np.asarray(data), (4,)), GENERATOR)
+
+
+def _on_device(words: np.ndarray, impl: Any) -> Key[Array, "..."]:
+    with jax.transfer_guard("allow"):  # intended, whatever the user forbids to other code
+        return jax.random.wrap_key_data(words, impl=impl)  # type: ignore[arg-type]

@@ -3,7 +3,7 @@
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import jax
@@ -13,6 +13,18 @@ from bernflow.errors import ArgumentError
 from bernflow.forks import check_not_forked
 
 PRECISIONS = ("float32", "float64")
+# The settings of JAX that bernflow's computations rely on, whatever the user has set for other code. A density may be
+# NaN where a search ends up, which is handled; moving arrays to the device and broadcasting are intended here; and
+# tracers that a NumPyro trace holds until it is dropped would be reported as leaks.
+SETTINGS: tuple[tuple[Callable[[Any], AbstractContextManager], Any], ...] = (
+    (jax.transfer_guard, "allow"),
+    (jax.debug_nans, False),
+    (jax.debug_infs, False),
+    (jax.numpy_dtype_promotion, "standard"),
+    (jax.numpy_rank_promotion, "allow"),
+    (jax.check_tracer_leaks, False),
+    (jax.disable_jit, False),
+)
 
 
 def resolve_precision(precision: str | None) -> str:
@@ -26,13 +38,17 @@ def resolve_precision(precision: str | None) -> str:
 
 @contextmanager
 def use_precision(precision: str) -> Iterator[None]:
-    """Use the given precision for the enclosed JAX computations only.
+    """Use the given precision, and the settings of JAX that we rely on, for the enclosed computations only.
 
     NumPy arrays that a model closes over have this precision, too, whatever the process did with them before; and
     what is traced here does not change what the caller's own functions see of them afterwards.
     """
     check_not_forked()  # here because every computation of bernflow comes by
-    with jax.enable_x64(precision == "float64"), _constants:
+    with ExitStack() as stack:
+        for set_locally, value in SETTINGS:
+            stack.enter_context(set_locally(value))
+        stack.enter_context(jax.enable_x64(precision == "float64"))
+        stack.enter_context(_constants)
         yield
 
 
