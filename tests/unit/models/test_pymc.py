@@ -407,11 +407,55 @@ assert "XLA_FLAGS" not in os.environ
 
 def test_double_precision_is_not_switched_on():
     from_pymc(hierarchy())
-    assert "pytensor.link.jax.dispatch" in sys.modules  # which switches it on
     assert "pymc.sampling.jax" not in sys.modules  # which asks for a hundred devices
     # Another thread sees the global setting, not the one of this test.
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(lambda: jnp.zeros(()).dtype).result() == jnp.float32
+
+
+def test_pymcs_own_samplers_switch_it_on_as_without_us():
+    code = """
+import jax, pymc as pm
+from bernflow import from_pymc
+from bernflow.models.pymc.dispatch import jax_dispatch
+with pm.Model() as model:
+    pm.Normal("y", pm.HalfNormal("scale", 1.0), 1.0, observed=[0.1])
+from_pymc(model)
+with jax_dispatch() as ours, jax_dispatch() as again:
+    assert ours is again
+assert not jax.config.jax_enable_x64
+import pytensor.link.jax.dispatch as users
+assert jax.config.jax_enable_x64
+assert users is not ours
+from_pymc(model)
+with jax_dispatch() as now:
+    assert now is users
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
+
+
+def test_a_conversion_that_is_registered_after_the_first_attempt_is_used():
+    import pytensor.tensor as pt
+    from pytensor.graph.basic import Apply
+    from pytensor.graph.op import Op
+
+    class Twice(Op):
+        def make_node(self, x):
+            x = pt.as_tensor_variable(x)
+            return Apply(self, [x], [x.type()])
+
+        def perform(self, node, inputs, outputs):
+            outputs[0][0] = 2 * inputs[0]
+
+    with pm.Model() as model:
+        pm.Potential("twice", -Twice()(pm.Normal("x") ** 2))
+    with pytest.raises(ModelError, match="cannot be run in JAX"):
+        from_pymc(model)
+    from pytensor.link.jax.dispatch import jax_funcify
+
+    jax.config.update("jax_enable_x64", False)  # globally, where the import may have switched it on
+    jax_funcify.register(Twice)(lambda op, **kwargs: lambda x: 2 * x)
+    assert from_pymc(model).log_density({"x": 1.0}) == pytest.approx(-0.5 * np.log(2 * np.pi) - 2.5)
 
 
 def batches(total_size=8, per_row=False, other=False):

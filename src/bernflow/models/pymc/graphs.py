@@ -1,10 +1,10 @@
 """PyTensor graphs as JAX functions, and PyTensor's own random draws inside of JAX."""
 
-import sys
+import functools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -15,8 +15,7 @@ from jaxtyping import Array, Key
 from bernflow.errors import ModelError
 from bernflow.filters import local_filters
 from bernflow.models.host import host_call
-
-DISPATCH = "pytensor.link.jax.dispatch"
+from bernflow.models.pymc.dispatch import is_double, jax_dispatch
 
 
 @contextmanager
@@ -49,14 +48,15 @@ class JaxGraph:
         _drop_exact_checks(graph)
         # As in PyMC the density is zero where a distribution gets invalid parameters. XLA fuses operations by itself.
         mode = JAX.including("local_check_parameter_to_ninf_switch").excluding("fusion")
-        mode.optimizer.rewrite(graph)
+        with jax_dispatch() as self._dispatch:
+            mode.optimizer.rewrite(graph)
         self._graph = graph
         self._functions: dict[bool, Callable] = {}
 
     def __call__(self, *arrays: Array) -> list[Array]:
         """Evaluate the outputs."""
         # A function keeps the constants of its graph in the precision in which it was made.
-        precise = _is_double()
+        precise = is_double()
         if precise not in self._functions:
             # Else the constants would belong to the computation that happens to be traced.
             with jax.ensure_compile_time_eval():
@@ -66,9 +66,9 @@ class JaxGraph:
     def _convert(self) -> Callable:
         from pytensor.link.utils import fgraph_to_python
 
-        _load_dispatch()
+        funcify, typify = (functools.partial(convert, self._dispatch) for convert in (_funcify, _typify))
         try:
-            return fgraph_to_python(self._graph, _funcify, type_conversion_fn=_typify, fgraph_name="pymc_graph")
+            return fgraph_to_python(self._graph, funcify, type_conversion_fn=typify, fgraph_name="pymc_graph")
         except NotImplementedError as error:
             raise NotInJaxError(
                 f"The PyMC model cannot be run in JAX: {error}. Write this part with other PyTensor functions, or give "
@@ -89,54 +89,35 @@ def _drop_exact_checks(graph: Any) -> None:
             graph.replace(node.outputs[0], node.inputs[0])
 
 
-def _funcify(op: Any, **kwargs: Any) -> Callable:
+def _funcify(dispatch: ModuleType, op: Any, **kwargs: Any) -> Callable:
     """Turn a PyTensor operation into a JAX function; two that PyTensor leaves out are here."""
-    from pytensor.link.jax.dispatch import jax_funcify
-
     kind = type(getattr(op, "scalar_op", op)).__name__
     if kind == "Erfcx":  # older PyTensor looks for it in another package than JAX
         return jax.scipy.special.erfcx
     if kind == "PosDefMatrix":
         return _is_positive_definite
-    return jax_funcify(op, **kwargs)
+    try:
+        return dispatch.jax_funcify(op, **kwargs)
+    except NotImplementedError:
+        with jax_dispatch() as latest:  # where the user may have registered a function since
+            if latest is dispatch:
+                raise
+        return latest.jax_funcify(op, **kwargs)
 
 
-def _typify(data: Any, **kwargs: Any) -> Any:
+def _typify(dispatch: ModuleType, data: Any, **kwargs: Any) -> Any:
     """Turn a constant of PyTensor into one of JAX.
 
     PyTensor makes Python numbers of scalars. What is computed from those takes on the precision of whatever it meets,
     which may be one of the constants that PyTensor stores in single precision.
     """
-    from pytensor.link.jax.dispatch import jax_typify
-
     if isinstance(data, np.ndarray) and data.ndim == 0 and data.dtype.kind == "f":
         return data[()]
-    return jax_typify(data, **kwargs)
+    return dispatch.jax_typify(data, **kwargs)
 
 
 def _is_positive_definite(matrix: Array) -> Array:
     return jnp.all(jnp.isfinite(jnp.linalg.cholesky(matrix)))
-
-
-def _load_dispatch() -> None:
-    """Import PyTensor's JAX functions without a trace in the user's settings."""
-    if DISPATCH not in sys.modules:
-        # A thread of its own sees the global settings, whatever local precision surrounds this call.
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(_import_dispatch).result()
-
-
-def _import_dispatch() -> None:
-    """Import a module that sets the precision of the whole process, and set that back."""
-    before = _is_double()
-    try:
-        import pytensor.link.jax.dispatch  # noqa: F401
-    finally:
-        jax.config.update("jax_enable_x64", before)
-
-
-def _is_double() -> bool:
-    return jnp.result_type(float) == jnp.float64
 
 
 def host_function(inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable:
