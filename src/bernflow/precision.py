@@ -37,18 +37,23 @@ def resolve_precision(precision: str | None) -> str:
 
 
 @contextmanager
+def use_settings() -> Iterator[None]:
+    """Use the settings of JAX that bernflow relies on, except for the precision, for the enclosed computations only."""
+    with ExitStack() as stack:
+        for set_locally, value in SETTINGS:
+            stack.enter_context(set_locally(value))
+        yield
+
+
+@contextmanager
 def use_precision(precision: str) -> Iterator[None]:
-    """Use the given precision, and the settings of JAX that we rely on, for the enclosed computations only.
+    """Use the given precision, and the settings of JAX that bernflow relies on, for the enclosed computations only.
 
     NumPy arrays that a model closes over have this precision, too, whatever the process did with them before; and
     what is traced here does not change what the caller's own functions see of them afterwards.
     """
     check_not_forked()  # here because every computation of bernflow comes by
-    with ExitStack() as stack:
-        for set_locally, value in SETTINGS:
-            stack.enter_context(set_locally(value))
-        stack.enter_context(jax.enable_x64(precision == "float64"))
-        stack.enter_context(_constants)
+    with use_settings(), jax.enable_x64(precision == "float64"), _constants:
         yield
 
 

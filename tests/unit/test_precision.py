@@ -1,11 +1,13 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 
 import bernflow as bf
 from bernflow.errors import ArgumentError
 from bernflow.keys import as_key, spawn
+from bernflow.plots import plot_posterior, plot_predictive
 from bernflow.precision import float_dtype, resolve_precision, use_precision
 
 STRICT = {
@@ -52,11 +54,24 @@ def test_keys_are_made_where_transfers_are_forbidden(strict):
     assert [np.asarray(jax.random.key_data(key)).tolist() for key in spawn(as_key(3), 2)] == expected
 
 
-def test_a_fit_under_strict_settings_is_that_without_them(request):
-    model = bf.from_log_density(lambda x: -0.5 * jnp.sum((x - 1.0) ** 2), np.zeros(2))
+def declared():
+    prior = {"b": dist.Normal(0.0, 1.0)}
+    return bf.Model(prior=prior, likelihood=lambda th, x: dist.Normal(th["b"] * x, 1.0), x=np.arange(3.0), y=np.ones(3))
 
+
+def density():
+    return bf.from_log_density(lambda th: -0.5 * jnp.sum((th["b"] - np.arange(3.0)) ** 2), {"b": 0.0})
+
+
+@pytest.mark.filterwarnings("ignore:bernflow:UserWarning")
+@pytest.mark.parametrize("make", [declared, density])
+def test_a_fit_under_strict_settings_is_that_without_them(request, make):
     def draws():
-        return bf.fit(model, family="gaussian", steps=50, progress=False).draws(5)["x"]
+        post = bf.fit(make(), family="gaussian", steps=50, progress=False)
+        if make is declared:
+            plot_posterior(post)
+            plot_predictive(post, num=5)
+        return post.draws(5)["b"]
 
     expected = draws()
     request.getfixturevalue("strict")

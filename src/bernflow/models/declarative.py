@@ -28,7 +28,7 @@ from bernflow.models.mapped import row_blocks
 from bernflow.models.network import Network
 from bernflow.models.priors import check_prior, resolve
 from bernflow.models.supports import can_sample, check_observed, probe, start_value
-from bernflow.precision import float_dtype
+from bernflow.precision import float_dtype, use_settings
 
 OBSERVED = "y"
 
@@ -72,6 +72,7 @@ class Model(AbstractJointModel):
     has_prior: bool = eqx.field(static=True)
     total_rows: int | None = eqx.field(static=True)
 
+    @use_settings()
     def __init__(
         self,
         *,

@@ -15,6 +15,7 @@ from bernflow.errors import ModelError
 from bernflow.models.base import AbstractModel, Site, Theta
 from bernflow.models.inputs import NUMERIC_KINDS, check_values, name_of, user_code
 from bernflow.models.supports import check_continuous
+from bernflow.precision import use_settings
 
 BARE = "x"
 
@@ -68,6 +69,7 @@ class LogDensityModel(AbstractModel):
         )
 
 
+@use_settings()
 def from_log_density(
     logp: Callable[[Any], Float[Array, ""]],
     init: Mapping[str, Any] | Any,

@@ -9,6 +9,7 @@ import numpy as np
 from arviz_stats.base import array_stats
 
 from bernflow.errors import ArgumentError
+from bernflow.precision import use_precision
 
 # What lies outside of these quantiles is not drawn: a single far draw would squeeze the rest.
 VIEW = (0.0025, 0.9975)
@@ -71,7 +72,10 @@ def components(
 def named_axes(posterior: Any) -> tuple[Dims, Coords]:
     """Return what the model of a posterior calls its axes and the places along them; nothing without a model."""
     model = getattr(posterior, "model", None)
-    return ({}, {}) if model is None else (model.dims(), model.coords())
+    if model is None:
+        return {}, {}
+    with use_precision(posterior.precision):
+        return model.dims(), model.coords()
 
 
 def axis_marks(shape: Sequence[int], dims: Sequence[str | None], coords: Coords, first: int = 0) -> list[list[str]]:

@@ -16,6 +16,7 @@ from bernflow.plots.backends import STATIC, choose_backend
 from bernflow.plots.components import estimate_density
 from bernflow.plots.style import FIT, LITERAL, REFERENCE, HouseFigure, hide_density_axis, house_style
 from bernflow.posterior import Posterior
+from bernflow.precision import use_precision
 
 MAX_PANELS = 6
 # Values of one data set that enter a density; of more, evenly spaced ones.
@@ -63,7 +64,9 @@ def plot_predictive(
     if isinstance(posterior_or_draws, Posterior):
         draws = posterior_or_draws.predict(num=num, key=key)
         model = posterior_or_draws.model
-        observed = observed or ({} if model is None else model.observed())
+        if not observed and model is not None:
+            with use_precision(posterior_or_draws.precision):
+                observed = model.observed()
     else:
         draws = {name: np.asarray(value) for name, value in posterior_or_draws.items()}
     pairs = match_replicates(observed or {}, draws)

@@ -9,6 +9,7 @@ import numpy as np
 from bernflow.diagnostics.summaries import summarize
 from bernflow.errors import ArgumentError
 from bernflow.posterior import Posterior
+from bernflow.precision import use_precision
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +25,8 @@ MAX_LOG_LIKELIHOOD = 50_000_000
 def take_draws(posterior: Posterior, num: int, weighted: bool) -> tuple["xr.DataTree", list[str]]:
     """Draw, with the default key; return the draws for ArviZ and notes on what could not be had."""
     notes = []
-    observed = {} if posterior.model is None else posterior.model.observed()
+    with use_precision(posterior.precision):
+        observed = {} if posterior.model is None else posterior.model.observed()
     num_terms = num * sum(np.size(value) for value in observed.values())
     small = num_terms <= MAX_LOG_LIKELIHOOD
     if not small:

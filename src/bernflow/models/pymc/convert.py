@@ -17,7 +17,7 @@ from bernflow.models.pymc.model import AbstractPyMCModel, Notes
 from bernflow.models.pymc.parts import batches_in
 from bernflow.models.pymc.prediction import SEED, Inputs, arguments, first_line, results_of_draw
 from bernflow.models.pymc.program import Program, Shapes, program_of, without_scaling
-from bernflow.precision import float_dtype
+from bernflow.precision import float_dtype, use_settings
 
 
 class PyMCModel(AbstractPyMCModel):
@@ -74,6 +74,7 @@ class MinibatchPyMCModel(AbstractPyMCModel, AbstractJointModel):
         return self
 
 
+@use_settings()
 def from_pymc(model: Any) -> AbstractPyMCModel:
     """Make a bernflow model of a PyMC model.
 

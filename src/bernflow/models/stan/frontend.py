@@ -14,10 +14,12 @@ from bernflow.models.stan.data import read_data, to_arrays, to_json
 from bernflow.models.stan.instance import Instance
 from bernflow.models.stan.library import load
 from bernflow.models.stan.model import StanModel
+from bernflow.precision import use_settings
 
 MAX_SEED = 2**32 - 1
 
 
+@use_settings()
 def from_stan(
     model: Any, data: Any = None, *, seed: int = 0, callback: bool = False, progress: bool = True
 ) -> StanModel:
