@@ -37,6 +37,8 @@ from bernflow.flows.families import Spec, build
 from bernflow.flows.mixture import Mixture
 from bernflow.flows.noise import NOISES
 from bernflow.flows.paper import BOUND, PaperFlow
+from bernflow.flows.structure import Structure
+from bernflow.flows.structured import StructuredBernsteinFlow
 from bernflow.flows.tails import POWER_UNIT, bend, unbend
 from bernflow.flows.wide import WideBernsteinFlow
 
@@ -140,6 +142,25 @@ def very_wide(dim, context, border, rank):
     return make
 
 
+def hierarchical(structure, noise="normal"):
+    """The Bernstein flow of a hierarchical posterior, with few dimensions."""
+
+    def make(seed):
+        sizes = {"order": ORDER, "width": WIDTH, "noise": noise}
+        flow = StructuredBernsteinFlow(jax.random.key(seed), structure, *start(structure.num_leaders), **sizes)
+        rng = np.random.default_rng(seed)
+        num, size = structure.members.shape
+        factor = np.tril(0.3 * rng.normal(size=(num, size, size)), -1) + (0.5 + rng.uniform()) * np.eye(size)
+        # Blocks that are filled up do not mix with what they are filled up with.
+        both = structure.is_member[:, :, None] & structure.is_member[:, None, :]
+        factor = np.where(both, factor, np.eye(size))
+        fixed = lambda flow: (flow.locals.start_factor, flow.locals.start_inverse)  # noqa: E731
+        flow = eqx.tree_at(fixed, flow, (jnp.asarray(factor), jnp.asarray(np.linalg.inv(factor))))
+        return perturbed(flow, seed, amount=0.1)
+
+    return make
+
+
 def mixture(dim):
     def make(seed):
         parts = (family("bernstein", dim)(seed), family("gaussian-fullrank", dim)(seed + 1))
@@ -176,6 +197,23 @@ CASES = {
     "bernstein-wide-logistic-5": Case("bernstein", 5, wide(5, 3, noise="logistic"), 8.0),
     "bernstein-very-wide-2": Case("bernstein", 2, very_wide(2, 1, 1, 1)),
     "bernstein-very-wide-6": Case("bernstein", 6, very_wide(6, 2, 2, 2), 5.0, triangular=False),
+    "bernstein-locals-2": Case("bernstein", 2, hierarchical(Structure(2, (1,), ((0,),))), 5.0, triangular=False),
+    "bernstein-blocks-6": Case(
+        "bernstein", 6, hierarchical(Structure(6, (2, 3), ((0, 4), (1,), (5,)))), 4.0, triangular=False
+    ),
+    "bernstein-dense-9": Case(
+        "bernstein", 9, hierarchical(Structure(9, (8,), (tuple(range(8)),))), 3.0, triangular=False
+    ),
+    "bernstein-chain-5": Case(
+        "bernstein", 5, hierarchical(Structure(5, (0,), ((1, 2), (3, 4)), chained=True)), 4.0, triangular=False
+    ),
+    "bernstein-chain-logistic-4": Case(
+        "bernstein",
+        4,
+        hierarchical(Structure(4, (3,), ((2,), (0,), (1,)), chained=True), noise="logistic"),
+        5.0,
+        triangular=False,
+    ),
     "bernstein-meanfield-2": Case("bernstein-meanfield", 2, family("bernstein-meanfield", 2)),
     "paper-f1-1": Case("bernstein-paper", 1, family("bernstein-paper", 1), 6.0),
     "paper-f1-2": Case("bernstein-paper", 2, family("bernstein-paper", 2), 6.0),

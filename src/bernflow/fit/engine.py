@@ -29,6 +29,7 @@ from bernflow.fit.resume import LoopMemory
 from bernflow.fit.rotation import find_rotation
 from bernflow.fit.settings import Settings
 from bernflow.fit.start import Gaussian
+from bernflow.fit.structured_start import MIN_DIM, structured_start
 from bernflow.fit.wide_start import finder
 from bernflow.fit.work import effort_for_start
 from bernflow.flows.affine import DiagonalAffine
@@ -66,6 +67,10 @@ def initial_flows(
     """Return one flow per restart, stacked, each at a start of its own, and all starts that were found."""
     settings.family.check(target.dim)
     num = max(num_starts(target.dim), settings.restarts * (4 if settings.restarts > 1 else 1))
+    if settings.family.mixes and settings.restarts == 1 and target.dim >= MIN_DIM and devices is None:
+        flow = structured_start(target, settings, nth(start_key, 1))
+        if flow is not None:
+            return flow, None
     if settings.family.use_start:
         starts = find_starts(target, num, start_key, devices, settings)
         chosen = np.array(modes.distinct_starts(starts, settings.restarts))

@@ -20,6 +20,7 @@ from bernflow.fit.stopping import (
     has_arrived,
     is_close,
     is_confirmed,
+    is_good,
     is_within,
     look_closer,
 )
@@ -211,7 +212,9 @@ def go_through(
     ) -> bool:
         """Tell whether the restarts whose log weights are `rows`, of all of them, are near enough."""
         if method.tolerance is not None:
-            return all(is_within(row, method.tolerance) for row in rows)
+            return all(is_within(row, method.tolerance) for row in rows) and is_good(
+                trainee, weights, target, evaluation_key, method.tolerance
+            )
         near = all(has_arrived(row, khat_allowed) for row in rows)
         return near and is_confirmed(trainee, weights, target, evaluation_key, widened)
 

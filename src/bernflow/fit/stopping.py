@@ -82,6 +82,13 @@ def is_within(weights: Float[np.ndarray, " s"], tolerance: float) -> bool:
     return max(distance(weights), missing) < SAFETY * tolerance and psis(weights)[1] < COVERED_KHAT
 
 
+def is_good(
+    trainee: Trainee, weights: Float[np.ndarray, "r s"], target: Target, key: Key[Array, ""], tolerance: float
+) -> bool:
+    """Tell whether as many draws as for the verdict call the best restart good."""
+    return judge(look_closer(trainee, weights, target, key, tolerance)[0]).verdict == "good"
+
+
 def is_confirmed(
     trainee: Trainee,
     weights: Float[np.ndarray, "r s"],
@@ -104,11 +111,15 @@ def is_confirmed(
 
 
 def look_closer(
-    trainee: Trainee, weights: Float[np.ndarray, "r s"], target: Target, key: Key[Array, ""]
+    trainee: Trainee,
+    weights: Float[np.ndarray, "r s"],
+    target: Target,
+    key: Key[Array, ""],
+    tolerance: float | None = None,
 ) -> Float[np.ndarray, "1 n"]:
     """Return log weights of as many draws as for the verdict, of the best restart alone."""
     best = pick(trainee.flow, best_index(weights))
-    return finite(log_weights_of(best, target, key, num_diagnostic_draws(target.model, dim=target.dim)))[None]
+    return finite(log_weights_of(best, target, key, num_diagnostic_draws(target.model, tolerance, target.dim)))[None]
 
 
 def distance(weights: Float[np.ndarray, " s"]) -> float:

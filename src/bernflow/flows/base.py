@@ -73,6 +73,11 @@ class AbstractFlow(AbstractDistribution):
 class AbstractScoredFlow(AbstractFlow):
     """A flow that knows the gradient of its own log density, without its inverse."""
 
+    @property
+    def has_loops(self) -> bool:
+        """Whether its forward pass or its score contain a loop."""
+        return False
+
     @abstractmethod
     def score(self, z: Float[Array, " p"]) -> Float[Array, " p"]:
         """Evaluate the gradient of log q with respect to x at x = T(z)."""
@@ -85,11 +90,11 @@ class AbstractScoredFlow(AbstractFlow):
 
 
 def inlined(flow: AbstractFlow) -> AbstractContextManager:
-    """Have a flow without loops, such as all that know their score, traced in less time.
+    """Have a flow that knows its score, and contains no loop, traced in less time.
 
     Functions of JAX that are compiled by themselves are inlined meanwhile; loops would be unrolled.
     """
-    return jax.disable_jit() if isinstance(flow, AbstractScoredFlow) else nullcontext()
+    return jax.disable_jit() if isinstance(flow, AbstractScoredFlow) and not flow.has_loops else nullcontext()
 
 
 def constant(flow: Module) -> Module:

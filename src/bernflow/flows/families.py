@@ -19,6 +19,8 @@ from bernflow.flows.gaussian import LocationScale
 from bernflow.flows.mixture import Mixture
 from bernflow.flows.noise import NOISES
 from bernflow.flows.paper import VARIANTS, PaperFlow
+from bernflow.flows.structure import Structure
+from bernflow.flows.structured import StructuredBernsteinFlow
 from bernflow.flows.wide import WideBernsteinFlow
 
 STUDENT_DEGREES_OF_FREEDOM = 5.0
@@ -226,6 +228,11 @@ def build(recipe: dict[str, Any]) -> AbstractDistribution:
         ):
             sizes = {"order": order, "width": width, "noise": noise, "context": context}
             return WideBernsteinFlow(key, _skeleton(recipe), rotated=recipe.get("rotated", False), **sizes)
+        case {"kind": "bernstein-structured", "order": order, "noise": noise, "width": width} if noise in NOISES:
+            structure = Structure.from_json(recipe)
+            num = structure.num_leaders
+            sizes = {"order": order, "width": width, "noise": noise}
+            return StructuredBernsteinFlow(key, structure, jnp.zeros(num), jnp.eye(num), **sizes)
         case {"kind": "bernstein", "order": order, "noise": noise, "width": width, "skip": skip} if (
             noise in NOISES and recipe["outer"] != "low-rank"
         ):

@@ -1,0 +1,303 @@
+"""Locals given globals: their conditional modes and curvatures at a few hundred points, and a regression on them."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float
+
+from bernflow.background import Effort, background_jit
+from bernflow.fit.arrow import Locals, eliminate, read_curvature, tangents
+from bernflow.flows.structure import Structure
+from bernflow.flows.structured import RANK, Conditional
+from bernflow.posterior import sampling
+from bernflow.target import Target
+
+# Points at which a call evaluates derivatives; others are filled up.
+BLOCK, SMALL_BLOCK = 32, 4
+# Newton steps toward a conditional mode, and the nats that a step must promise for another one.
+MAX_STEPS, ARRIVED = 30, 1e-5
+# With more to gain than this, a point is dropped; with more damping than this, it is given up.
+NEARLY_ARRIVED, MAX_DAMPING = 0.05, 1e6
+# Steps by the curvature at a point near by.
+MAX_CHORDS = 8
+# Tangents that are pushed through the model at once.
+TANGENTS_AT_ONCE = 64
+# With more tangents than this, fewer points are evaluated at once.
+FEW_TANGENTS = 32
+# Directions in the space of all conditional moments that the features are trained on.
+MAX_COMPONENTS = 32
+NUM_REGRESSION_STEPS = 800
+RIDGE = 1e-6
+
+
+class Derivatives(NamedTuple):
+    """Log densities, their gradients, and products of their Hessians with tangents."""
+
+    value: Float[np.ndarray, " k"]
+    gradient: Float[np.ndarray, "k p"]
+    products: Float[np.ndarray, "k t p"]
+
+
+@background_jit(Effort.LIGHT)
+def _derivatives(target: Target, x: Float[Array, "k p"], tangents: Float[Array, "t p"]) -> tuple[Array, Array, Array]:
+    def gradient_and_value(x):
+        value, gradient = jax.value_and_grad(target.log_density)(x)
+        return gradient, value
+
+    def one(x):
+        gradient, times_hessian, value = jax.linearize(gradient_and_value, x, has_aux=True)
+        return value, gradient, jax.lax.map(times_hessian, tangents, batch_size=min(TANGENTS_AT_ONCE, len(tangents)))
+
+    return jax.lax.map(one, x, batch_size=sampling.draws_at_once(sampling.num_rows(target), len(x)))
+
+
+def derivatives(target: Target, x: Float[np.ndarray, "k p"], directions: Float[np.ndarray, "t p"]) -> Derivatives:
+    """Evaluate derivatives, block by block."""
+    block = SMALL_BLOCK if len(directions) > FEW_TANGENTS else BLOCK
+    return Derivatives(*_by_block(lambda part: _derivatives(target, part, directions), x, block))
+
+
+def _by_block(function: Callable[[np.ndarray], Any], x: Float[np.ndarray, "k p"], block: int) -> list[np.ndarray]:
+    """Evaluate a compiled function at blocks of as many points, the last filled up."""
+    parts = []
+    for start in range(0, len(x), block):
+        own = x[start : start + block]
+        filled = np.concatenate([own, np.repeat(own[-1:], block - len(own), 0)])
+        parts.append([np.asarray(part)[: len(own)] for part in function(filled)])
+    return [np.concatenate(part) for part in zip(*parts, strict=True)]
+
+
+class Moments(NamedTuple):
+    """Conditional modes and factors of the locals at several values of the globals."""
+
+    x: Float[np.ndarray, "k p"]
+    gradient: Float[np.ndarray, "k p"]
+    mode: Float[np.ndarray, "k b s"]
+    locals: Locals
+    log_density: Float[np.ndarray, " k"]
+
+    def at(self, which) -> "Moments":
+        """Return some of the points."""
+        own = Locals(*(None if part is None else part[which] for part in self.locals))
+        return Moments(self.x[which], self.gradient[which], self.mode[which], own, self.log_density[which])
+
+
+def conditional_moments(
+    target: Target, structure: Structure, x: Float[np.ndarray, "k p"], near: Locals | None = None
+) -> Moments:
+    """Climb from points x to the modes of the locals given the globals of x; where that fails the density is NaN.
+
+    Args:
+        target: the posterior.
+        structure: its structure.
+        x: where to begin.
+        near: the locals given globals near by. Steps by their curvature need gradients only, which is far cheaper
+            where blocks are large.
+    """
+    directions = tangents(structure, leading=False)
+    local = structure.order[structure.num_leaders :]
+    x = np.array(x)
+    if near is not None:
+        x = _follow_gradients(target, structure, x, near)
+    damping = np.zeros(len(x))
+    here = derivatives(target, x, directions)
+    for _ in range(MAX_STEPS):
+        gradient = structure.by_block(here.gradient[:, local])
+        step = _given(structure, here, damping).solve(gradient[..., None])[..., 0]
+        promised = 0.5 * np.einsum("kbs,kbs->k", gradient, step)
+        active = np.flatnonzero((promised > ARRIVED) & np.isfinite(promised) & (damping < MAX_DAMPING))
+        if not active.size:
+            break
+        trial = np.array(x[active])
+        trial[:, local] += structure.flat(step[active])
+        there = derivatives(target, trial, directions)
+        usable = np.isfinite(there.value) & np.isfinite(there.gradient).all(1) & np.isfinite(there.products).all((1, 2))
+        uphill = usable & (there.value > here.value[active] - 1e-9 * np.abs(here.value[active]))
+        damping[active] = np.where(uphill, 0.1 * damping[active], np.maximum(0.1, 10.0 * damping[active]))
+        damping[damping < 1e-3] = 0.0
+        x[active[uphill]] = trial[uphill]
+        here = Derivatives(*(_replaced(old, active[uphill], new[uphill]) for old, new in zip(here, there, strict=True)))
+    given = _given(structure, here)
+    total = here.value + given.log_det()
+    log_density = np.where((promised < NEARLY_ARRIVED) & np.isfinite(total), total, np.nan)
+    return Moments(x, here.gradient, structure.by_block(x[:, local]), given, log_density)
+
+
+def _follow_gradients(target: Target, structure: Structure, x: np.ndarray, near: Locals) -> Float[np.ndarray, "k p"]:
+    """Take steps toward the modes by curvature from elsewhere, as long as they shrink quickly."""
+    local = structure.order[structure.num_leaders :]
+    best, promised_before = np.array(x), np.full(len(x), np.inf)
+    for _ in range(MAX_CHORDS):
+        _, gradient = gradients(target, x)
+        gradient = structure.by_block(gradient[:, local])
+        step = near.solve(gradient[..., None])[..., 0]
+        promised = 0.5 * np.einsum("kbs,kbs->k", gradient, step)
+        better = promised < 0.25 * promised_before
+        if not better.any():
+            break
+        best[better], promised_before = x[better], np.where(better, promised, 0.0)
+        x = np.array(best)
+        x[:, local] += structure.flat(step) * better[:, None]
+        if promised_before.max() < 0.01 * ARRIVED:
+            break
+    return best
+
+
+@background_jit(Effort.LIGHT)
+def _gradients(target: Target, x: Float[Array, "k p"]) -> tuple[Array, Array]:
+    one = jax.value_and_grad(target.log_density)
+    return jax.lax.map(one, x, batch_size=sampling.draws_at_once(sampling.num_rows(target), len(x)))
+
+
+def gradients(target: Target, x: Float[np.ndarray, "k p"]) -> list[np.ndarray]:
+    """Evaluate log densities and gradients, block by block."""
+    return _by_block(lambda part: _gradients(target, part), x, BLOCK)
+
+
+def _given(structure: Structure, here: Derivatives, damping: Float[np.ndarray, " k"] | None = None) -> Locals:
+    """Return the locals as the curvature describes them, its diagonal raised by a share of itself."""
+    curvature = read_curvature(structure, here.products)
+    blocks = np.nan_to_num(curvature.blocks, posinf=0.0, neginf=0.0)
+    if damping is not None and damping.any():
+        diagonal = np.abs(np.diagonal(blocks, axis1=-2, axis2=-1)) * damping[:, None, None]
+        blocks = blocks + diagonal[..., None] * np.eye(structure.size)
+    return eliminate(blocks, curvature.chain)
+
+
+def _replaced(old: np.ndarray, where: np.ndarray, new: np.ndarray) -> np.ndarray:
+    old = np.array(old)
+    old[where] = new
+    return old
+
+
+def regress(
+    conditional: Conditional, structure: Structure, u: Float[np.ndarray, "k c"], at: Moments, center: Locals
+) -> Conditional:
+    """Return the conditional flow that is the Gaussian of given moments, as a function of standardized globals u.
+
+    Scales and matrices come first; the shifts are then those that bring the flow, as it is, to the modes.
+
+    Args:
+        conditional: the flow without moments.
+        structure: its structure.
+        u: values of the globals.
+        at: the moments there.
+        center: the locals at u = 0, whose factors are the units of all others.
+    """
+    outer = center.factor[0]
+    inverse = np.linalg.inv(outer)
+    factor = inverse @ at.locals.factor
+    scale = np.diagonal(factor, axis1=-2, axis2=-1)
+    conditional_sd = structure.flat(np.linalg.norm(at.locals.factor, axis=-1))
+    loc, slope = _weighted_line(u, structure.flat(at.mode), 1.0 / conditional_sd)
+    deviation = (inverse @ (at.mode - structure.by_block(loc + u @ slope.T))[..., None])[..., 0]
+    # In units of the scales: a unit lower triangular matrix, and what a block takes over from the one before it.
+    matrices = {"mix": np.tril(factor / scale[..., None], -1)}
+    if at.locals.carry is not None:
+        carry = inverse @ at.locals.carry @ np.concatenate([outer[:1], outer[:-1]])
+        before = np.concatenate([np.ones_like(scale[:, :1]), scale[:, :-1]], 1)
+        matrices["carry"] = carry * before[..., None, :] / scale[..., None]
+    matrices = {name: values for name, values in matrices.items() if getattr(conditional, name) is not None}
+    new: dict[str, np.ndarray] = {"loc": loc, "slope": slope, "start_factor": outer, "start_inverse": inverse}
+    parts = [structure.flat(np.log(scale))]
+    for name, values in matrices.items():
+        shape = values.shape[1:]
+        mean, basis, scores = _main_directions(values.reshape(len(u), -1), RANK)
+        new |= {name: mean.reshape(shape), f"{name}_basis": basis.reshape(RANK, *shape)}
+        parts.append(scores)
+    # The hidden layers serve all targets; shifts vary like the rest of the modes.
+    rough = structure.flat(deviation / scale)
+    conditional = _with_trained_features(
+        conditional, u, np.concatenate([rough, np.sqrt(2.0) * parts[0], *parts[1:]], 1)
+    )
+    features = np.asarray(conditional.features(jnp.asarray(u)))
+    middles, weights = _ridge(features, np.concatenate(parts, 1))
+    ends = np.cumsum([part.shape[1] for part in parts])[:-1]
+    centers, outs = np.split(middles, ends), np.split(weights, ends)
+    new |= {"log_scale": centers[0], "log_scale_out": outs[0]}
+    for name, middle, out in zip(matrices, centers[1:], outs[1:], strict=True):
+        new[name] = new[name] + np.tensordot(middle, new[f"{name}_basis"], 1)
+        new[f"{name}_out"] = out
+        matrices[name] = new[name] + np.tensordot(features @ out.T, new[f"{name}_basis"], 1)
+    fitted = structure.by_block(centers[0] + features @ outs[0].T)
+    deviation = deviation * np.exp(-fitted) * structure.is_member
+    if "carry" in matrices:
+        last = np.concatenate([np.zeros_like(deviation[:, :1]), deviation[:, :-1]], 1)
+        deviation = deviation - (matrices["carry"] @ last[..., None])[..., 0]
+    if "mix" in matrices:
+        unit = np.tril(matrices["mix"], -1) + np.eye(structure.size)
+        deviation = np.linalg.solve(unit, deviation[..., None])[..., 0]
+    new["shift"], new["shift_out"] = _ridge(features, structure.flat(deviation))
+    names = list(new)
+    return eqx.tree_at(lambda c: [getattr(c, n) for n in names], conditional, [jnp.asarray(new[n]) for n in names])
+
+
+def _main_directions(values: Float[np.ndarray, "k d"], num: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the mean, the `num` directions of largest variance, each of unit length, and the scores along them."""
+    mean = values.mean(0)
+    centered = values - mean
+    left = np.linalg.eigh(centered @ centered.T)[1][:, ::-1][:, :num]
+    if left.shape[1] < num:
+        left = np.pad(left, ((0, 0), (0, num - left.shape[1])))
+    basis = left.T @ centered  # zero rows where there are fewer directions
+    # Scores in units of how much the values vary, so that they weigh as much as those in the regression.
+    unit = np.linalg.norm(basis, axis=1, keepdims=True)
+    unit = np.where(unit > 1e-12, unit, 1.0)
+    return mean, basis / unit, left * unit.T
+
+
+def _weighted_line(u: np.ndarray, values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Fit values (k, n) by lines in u (k, c), every one with weights of its own; return intercepts and slopes."""
+    design = np.concatenate([np.ones((len(u), 1)), u], 1)
+    weights = (weights / weights.max(0)) ** 2
+    gram = np.einsum("kn,kc,kd->ncd", weights, design, design, optimize=True)
+    gram += RIDGE * np.trace(gram, axis1=1, axis2=2)[:, None, None] * np.eye(design.shape[1])
+    right = np.einsum("kn,kc,kn->nc", weights, design, values, optimize=True)
+    solved = np.linalg.solve(gram, right[..., None])[..., 0]
+    return solved[:, 0], solved[:, 1:]
+
+
+def _ridge(features: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Regress targets (k, d) on features (k, f); return centers and weights."""
+    design = np.concatenate([np.ones((len(features), 1)), features], 1)
+    gram = design.T @ design
+    gram += RIDGE * np.trace(gram) / len(gram) * np.eye(len(gram))
+    solved = np.linalg.solve(gram, design.T @ targets)
+    return solved[0], solved[1:].T
+
+
+def _with_trained_features(conditional: Conditional, u: np.ndarray, targets: np.ndarray) -> Conditional:
+    """Train the hidden layers to explain the main directions in which the targets vary."""
+    centered = targets - targets.mean(0)
+    variance, left = np.linalg.eigh(centered @ centered.T)
+    singular = np.sqrt(np.maximum(variance[::-1], 0.0))
+    num = min(MAX_COMPONENTS, int(np.sum(singular > 1e-6 * singular[0])) or 1)
+    scores = left[:, ::-1][:, :num] * singular[:num] * np.sqrt(len(u)) / max(singular[0], 1e-300)
+    layers = (conditional.w1, conditional.b1, conditional.w2, conditional.b2)
+    w1, b1, w2, b2 = _train_features(conditional, layers, jnp.asarray(u), jnp.asarray(scores))
+    return eqx.tree_at(lambda c: (c.w1, c.b1, c.w2, c.b2), conditional, (w1, b1, w2, b2))
+
+
+@background_jit(Effort.LIGHT)
+def _train_features(conditional, layers, u, scores):
+    optimizer = optax.adam(optax.cosine_decay_schedule(1e-2, NUM_REGRESSION_STEPS))
+
+    def loss(parameters):
+        layers, readout, center = parameters
+        model = eqx.tree_at(lambda c: (c.w1, c.b1, c.w2, c.b2), conditional, layers)
+        return jnp.mean(jnp.sum((model.features(u) @ readout + center - scores) ** 2, -1))
+
+    def step(carry, _):
+        parameters, state = carry
+        updates, state = optimizer.update(jax.grad(loss)(parameters), state)
+        return (optax.apply_updates(parameters, updates), state), None
+
+    num = u.shape[1] + conditional.b1.shape[0]
+    parameters = layers, jnp.zeros((num, scores.shape[1])), jnp.zeros(scores.shape[1])
+    (parameters, _), _ = jax.lax.scan(step, (parameters, optimizer.init(parameters)), None, NUM_REGRESSION_STEPS)
+    return parameters[0]

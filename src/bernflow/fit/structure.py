@@ -1,0 +1,114 @@
+"""See the structure of a posterior: from which of its second derivatives are zero."""
+
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components, reverse_cuthill_mckee
+
+from bernflow.flows.structure import Structure
+from bernflow.target import AbstractLayout
+
+# A second derivative counts as zero below this share of the geometric mean of the two diagonal ones.
+NEGLIGIBLE = 1e-7
+# More globals than this make the flow of the globals too expensive.
+MAX_LEADERS = 64
+# Blocks and bands of more locals than this are not seen as structure.
+MAX_BLOCK = 8
+MAX_BAND = 32
+# A chain is worth it where it saves more globals than this: its blocks are drawn one after the other.
+CHAIN_COST = 4
+# A dense block costs as much as so many globals, and one for every eight dimensions.
+MAX_DENSE, DENSE_COST = 512, 8
+# Scales that fewer interact with are not globals; more of a site than this are scales of single parameters.
+MIN_DEGREE, MAX_SCALES = 3, 16
+# An unconstrained value at which scales are nearly zero.
+LOW = -30.0
+
+
+def nonzero_pattern(hessians: Float[np.ndarray, "k p p"]) -> Bool[np.ndarray, "p p"]:
+    """Tell which pairs of dimensions interact, at any of several points."""
+    pattern = np.zeros(hessians.shape[1:], bool)
+    for hessian in hessians:
+        scale = np.sqrt(np.abs(np.diagonal(hessian)))
+        scale = np.maximum(scale, 1e-12 * max(scale.max(), 1e-300))
+        pattern |= ~(np.abs(hessian) <= NEGLIGIBLE * scale[:, None] * scale[None, :])
+    pattern |= pattern.T
+    np.fill_diagonal(pattern, False)
+    return pattern
+
+
+def find_structure(pattern: Bool[np.ndarray, "p p"], scales: Sequence[int] = ()) -> Structure | None:
+    """Choose globals such that the other dimensions fall into small blocks, a chain of them, or one dense block.
+
+    Scales that many others depend on are globals: what they govern is nearly Gaussian given them, and the mode of both
+    together is useless. Then dimensions that interact with most others are removed one after the other; of all
+    numbers of them, the one with the fewest globals and the smallest blocks is taken.
+
+    Args:
+        pattern: which pairs of dimensions interact.
+        scales: dimensions that are scales.
+
+    Returns:
+        The structure, or None where no few globals separate the others.
+    """
+    dim = len(pattern)
+    degree = pattern.sum(1)
+    leaders = [int(i) for i in scales if degree[i] >= MIN_DEGREE]
+    rest = np.setdiff1d(np.arange(dim), leaders)
+    best: tuple[float, Structure] | None = None
+    while len(leaders) <= min(MAX_LEADERS, dim // 2):
+        graph = csr_array(pattern[np.ix_(rest, rest)])
+        for cost, blocks, chained in _arrangements(graph):
+            total = len(leaders) + cost
+            if leaders and (best is None or total < best[0]):
+                members = tuple(tuple(int(rest[i]) for i in block) for block in blocks)
+                best = total, Structure(dim, tuple(sorted(leaders)), members, chained)
+        if best is not None and len(leaders) >= best[0]:
+            break
+        degree = np.diff(graph.indptr)
+        hub = int(np.argmax(degree))
+        if degree[hub] == 0:
+            break
+        leaders.append(int(rest[hub]))
+        rest = np.delete(rest, hub)
+    return None if best is None else best[1]
+
+
+def _arrangements(graph: csr_array) -> list[tuple[float, list[np.ndarray], bool]]:
+    """Return (cost, blocks, whether they form a chain) for the ways in which a graph falls apart."""
+    found: list[tuple[float, list[np.ndarray], bool]] = []
+    num, label = connected_components(graph, directed=False)
+    sizes = np.bincount(label)
+    if sizes.max() <= MAX_BLOCK:
+        found.append((int(sizes.max()), [np.flatnonzero(label == i) for i in range(num)], False))
+    for order in (np.arange(graph.shape[0]), np.asarray(reverse_cuthill_mckee(graph, symmetric_mode=True))):
+        width = _bandwidth(graph, order)
+        if 0 < width <= MAX_BAND:
+            blocks = [order[i : i + width] for i in range(0, len(order), width)]
+            if len(blocks) > 2:
+                found.append((width + CHAIN_COST, blocks, True))
+    if graph.shape[0] <= MAX_DENSE:
+        found.append((DENSE_COST + graph.shape[0] / 8, [np.arange(graph.shape[0])], False))
+    return found
+
+
+def scale_dimensions(layout: AbstractLayout) -> list[int]:
+    """Return the dimensions of parameters that go to zero with x, if they are few: scales, on whatever support."""
+    low, middle = (layout.constrain(jnp.full(layout.dim, value))[0] for value in (LOW, 0.0))
+    found, start = [], 0
+    for i in layout.order:
+        name, size = layout.sites[i].name, layout.sizes[i]
+        there, here = np.asarray(low[name]), np.asarray(middle[name])
+        if here.size == size <= MAX_SCALES and np.all(np.abs(there) < 1e-6) and np.all(here > 1e-3):
+            found += range(start, start + size)
+        start += size
+    return found
+
+
+def _bandwidth(graph: csr_array, order: np.ndarray) -> int:
+    place = np.argsort(order)
+    rows, columns = graph.nonzero()
+    return int(np.abs(place[rows] - place[columns]).max(initial=0))

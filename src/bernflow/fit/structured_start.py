@@ -1,0 +1,115 @@
+"""Where training starts for a hierarchical posterior: a Gaussian of the globals, and conditional moments of the locals.
+
+The structure comes from the second derivatives at a few points, the Gaussian from the Laplace marginal of the globals.
+Around it, conditional modes and curvatures of the locals at a few hundred values of the globals give the conditional
+part of the flow by regression. No step of training is needed for that, and no gradient of the flow.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+from threadpoolctl import threadpool_limits
+
+from bernflow import preflight
+from bernflow.background import zeros_of
+from bernflow.fit.chunk import prepare_chunk
+from bernflow.fit.conditionals import conditional_moments, derivatives, regress
+from bernflow.fit.marginal import GlobalGaussian, find_globals, match_moments
+from bernflow.fit.settings import Settings
+from bernflow.fit.structure import find_structure, nonzero_pattern, scale_dimensions
+from bernflow.flows.families import MAX_DIM_FULL
+from bernflow.flows.structure import Structure
+from bernflow.flows.structured import StructuredBernsteinFlow
+from bernflow.keys import generator, spawn
+from bernflow.posterior import sampling
+from bernflow.target import Target
+
+# With fewer dimensions all of them are globals.
+MIN_DIM = 31
+NUM_POINTS, NUM_SEARCHED = 4, 2
+# Values of the globals at which conditional moments are computed: so many, and so many for each of them.
+NUM_DESIGN, NUM_DESIGN_LARGE, NUM_DESIGN_PER_GLOBAL = 192, 64, 6
+# The former are fewer for larger blocks than this, whose curvature takes many products with the Hessian.
+LARGE_BLOCK = 32
+# Importance sampling of more globals than this needs too many draws.
+MAX_MATCHED = 12
+# They are spread wider than the Gaussian, so that tails are seen.
+SPREAD = 1.4
+# Of every so many one global is farther out: scales near zero have a long tail, in which they govern all locals.
+FAR_EVERY, FAR = 4, 3.0
+
+
+@threadpool_limits.wrap(limits=1, user_api="blas")
+def structured_start(target: Target, settings: Settings, key: Key[Array, ""]) -> StructuredBernsteinFlow | None:
+    """Return the flow of a hierarchical posterior at its start, stacked; None where no structure is seen."""
+    points_key, flow_key, design_key, match_key = spawn(key, 4)
+    preflight.check_output(target)
+    points = preflight.starting_points(target, points_key, NUM_POINTS)
+    points = preflight.usable_starts(target, points, points_key)
+    structure = see_structure(target, points[:2])
+    # With few dimensions a dense block is as well left to the flow of the globals.
+    is_split = structure is not None and len(structure.blocks) > 1
+    if structure is None or not (is_split or target.dim > MAX_DIM_FULL):
+        return None
+    empty = zeros_of(lambda key: _empty_flow(key, structure, settings), flow_key)
+    flows = jax.tree.map(lambda leaf: np.zeros((1, *leaf.shape), leaf.dtype) if eqx.is_array(leaf) else leaf, empty)
+    prepare_chunk(
+        flows,
+        target,
+        optimizer=settings.optimizer,
+        num_particles=settings.num_particles,
+        use_score=settings.trains_by_score(flows),
+        tolerance=settings.tolerance,
+    )
+    sampling.prepare(empty, target.layout, target.model)
+    gaussian = find_globals(target, structure, np.asarray(points[:NUM_SEARCHED]), scale_dimensions(target.layout))
+    if structure.size <= LARGE_BLOCK and structure.num_leaders <= MAX_MATCHED:
+        gaussian = match_moments(target, structure, gaussian, generator(match_key))
+    flow = with_moments(_flow_at(flow_key, structure, settings, gaussian), target, structure, gaussian, design_key)
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None] if eqx.is_array(leaf) else leaf, flow)
+
+
+def see_structure(target: Target, points: Float[np.ndarray, "k p"]) -> Structure | None:
+    """Find the structure from the second derivatives at a few points."""
+    hessians = derivatives(target, np.asarray(points), np.eye(target.dim)).products
+    finite = np.isfinite(hessians).all((1, 2))
+    return find_structure(nonzero_pattern(hessians[finite]), scale_dimensions(target.layout)) if finite.any() else None
+
+
+def with_moments(
+    flow: StructuredBernsteinFlow,
+    target: Target,
+    structure: Structure,
+    gaussian: GlobalGaussian,
+    key: Key[Array, ""],
+) -> StructuredBernsteinFlow:
+    """Return a flow whose locals have conditional moments of the target, seen at values of the globals."""
+    few = NUM_DESIGN if structure.size <= LARGE_BLOCK else NUM_DESIGN_LARGE
+    num = few + NUM_DESIGN_PER_GLOBAL * structure.num_leaders
+    random = generator(key)
+    u = SPREAD * random.normal(size=(num, structure.num_leaders))
+    far = np.arange(0, num, FAR_EVERY)
+    u[far, random.integers(structure.num_leaders, size=len(far))] *= FAR
+    x = np.repeat(gaussian.x[None], num, 0)
+    x[:, list(structure.leaders)] = gaussian.loc + u @ gaussian.tril.T
+    moments = conditional_moments(target, structure, x, gaussian.locals)
+    sound = np.isfinite(moments.log_density)
+    return eqx.tree_at(
+        lambda f: f.locals, flow, regress(flow.locals, structure, u[sound], moments.at(sound), gaussian.locals)
+    )
+
+
+def _flow_at(
+    key: Key[Array, ""], structure: Structure, settings: Settings, gaussian: GlobalGaussian
+) -> StructuredBernsteinFlow:
+    spec = settings.spec(structure.dim)
+    sizes = {"order": spec.order, "width": spec.width, "noise": spec.noise}
+    return StructuredBernsteinFlow(key, structure, jnp.asarray(gaussian.loc), jnp.asarray(gaussian.tril), **sizes)
+
+
+def _empty_flow(key: Key[Array, ""], structure: Structure, settings: Settings) -> StructuredBernsteinFlow:
+    num = structure.num_leaders
+    nowhere = GlobalGaussian(np.zeros(num), np.eye(num), np.zeros(structure.dim), 0.0)
+    return _flow_at(key, structure, settings, nowhere)
