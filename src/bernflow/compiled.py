@@ -32,7 +32,7 @@ def filter_jit(function: Function, **options: Any) -> Function:
     """
     wrapper = eqx.filter_jit(function, **options)  # type: ignore[call-overload]
     _remember(getattr(wrapper, "_cached", None))
-    return wrapper
+    return wrapper  # type: ignore[return-value]
 
 
 def jit(function: Function, **options: Any) -> Function:
@@ -50,7 +50,7 @@ def num_compiled() -> int:
 def num_variants(function: Any) -> int:
     """Count the compiled variants of one function that `filter_jit` returned; 0 where that is not known."""
     cached = getattr(function, "_cached", None)
-    return cached._cache_size() if cached in _functions else 0
+    return cached._cache_size() if cached is not None and cached in _functions else 0
 
 
 def clear_compiled() -> None:

@@ -3,7 +3,7 @@
 All on the host: blocks are small, and NumPy needs no compilation. Arrays may have leading axes, one entry per point.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -84,6 +84,11 @@ class Locals(NamedTuple):
     carry: Float[np.ndarray, "*k b s s"] | None
     precision: Float[np.ndarray, "*k b s s"]
     chain: Float[np.ndarray, "*k b s s"] | None
+
+    def at(self, which: Any) -> "Locals":
+        """Return those of some points."""
+        carry, chain = (None if part is None else part[which] for part in (self.carry, self.chain))
+        return Locals(self.factor[which], carry, self.precision[which], chain)
 
     def solve(self, rhs: Float[np.ndarray, "*k b s r"]) -> Float[np.ndarray, "*k b s r"]:
         """Solve Q x = rhs, Q the precision of all locals."""

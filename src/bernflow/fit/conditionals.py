@@ -26,7 +26,7 @@ NEARLY_ARRIVED, MAX_DAMPING = 0.05, 1e6
 # Steps by the curvature at a point near by.
 MAX_CHORDS = 8
 # Tangents that are pushed through the model at once.
-TANGENTS_AT_ONCE = 64
+TANGENTS_AT_ONCE = 16
 # With more tangents than this, fewer points are evaluated at once.
 FEW_TANGENTS = 32
 # Directions in the space of all conditional moments that the features are trained on.
@@ -58,7 +58,7 @@ def _derivatives(target: Target, x: Float[Array, "k p"], tangents: Float[Array, 
 
 def derivatives(target: Target, x: Float[np.ndarray, "k p"], directions: Float[np.ndarray, "t p"]) -> Derivatives:
     """Evaluate derivatives, block by block."""
-    block = SMALL_BLOCK if len(directions) > FEW_TANGENTS else BLOCK
+    block = min(len(x), SMALL_BLOCK) if len(directions) > FEW_TANGENTS else BLOCK
     return Derivatives(*_by_block(lambda part: _derivatives(target, part, directions), x, block))
 
 
@@ -81,10 +81,11 @@ class Moments(NamedTuple):
     locals: Locals
     log_density: Float[np.ndarray, " k"]
 
-    def at(self, which) -> "Moments":
+    def at(self, which: Any) -> "Moments":
         """Return some of the points."""
-        own = Locals(*(None if part is None else part[which] for part in self.locals))
-        return Moments(self.x[which], self.gradient[which], self.mode[which], own, self.log_density[which])
+        return Moments(
+            self.x[which], self.gradient[which], self.mode[which], self.locals.at(which), self.log_density[which]
+        )
 
 
 def conditional_moments(

@@ -138,8 +138,8 @@ def find_starts(
     find = finder(target.dim).with_effort(effort)
     found = jax.tree.map(np.asarray, find(spread, points, path_key))
     if np.isnan(found.elbo).all():
-        points = usable_starts(spread, points, points_key)  # or says why there are none
-        found = jax.tree.map(np.asarray, find(spread, points, path_key))
+        usable = usable_starts(spread, points, points_key)  # or says why there are none
+        found = jax.tree.map(np.asarray, find(spread, usable, path_key))
     sound = np.flatnonzero(~np.isnan(found.elbo))
     # Paths from points without a density are replaced, not dropped: others count on as many as there were.
     return jax.tree.map(lambda leaf: leaf[sound[np.arange(num) % len(sound)]], found)

@@ -13,6 +13,7 @@ from bernflow.fit.evaluation import evaluate_finite, num_evaluation_draws
 from bernflow.fit.settings import FULL_RATE_DIM
 from bernflow.fit.stopping import (
     COVERED_KHAT,
+    MAX_GOOD,
     UNCOVERED_KHAT,
     best_of,
     compare,
@@ -212,9 +213,9 @@ def go_through(
     ) -> bool:
         """Tell whether the restarts whose log weights are `rows`, of all of them, are near enough."""
         if method.tolerance is not None:
-            return all(is_within(row, method.tolerance) for row in rows) and is_good(
-                trainee, weights, target, evaluation_key, method.tolerance
-            )
+            if not all(is_within(row, method.tolerance) for row in rows):
+                return False
+            return method.tolerance > MAX_GOOD or is_good(trainee, weights, target, evaluation_key, method.tolerance)
         near = all(has_arrived(row, khat_allowed) for row in rows)
         return near and is_confirmed(trainee, weights, target, evaluation_key, widened)
 

@@ -24,7 +24,7 @@ from bernflow.target import Target
 MAX_STEPS, ARRIVED, LONGEST = 30, 1e-3, 2.0
 # Differences of gradients: in units of the global, and of conditional standard deviations of the locals.
 GLOBAL_STEP, LOCAL_STEP = 1e-3, 0.5
-# Pairs of directions in which the third derivatives are averaged where blocks are chained or large.
+# Random directions along which third derivatives are averaged where blocks are chained, or larger than this.
 NUM_DIRECTIONS, MAX_EXACT = 32, 100
 FLOOR = 1e-4
 # Scales are often smaller than where a search begins; on an interval such as (0, 100) they begin at 50.
@@ -44,13 +44,19 @@ class Marginal(NamedTuple):
 
 
 class GlobalGaussian(NamedTuple):
-    """A Gaussian approximation of the globals, and the full vector at its center."""
+    """A Gaussian approximation of the globals.
+
+    Attributes:
+        loc: its mean.
+        tril: a triangular factor of its covariance.
+        x: the full vector at its mean, with the locals at their conditional mode.
+        locals: the locals there.
+    """
 
     loc: Float[np.ndarray, " c"]
     tril: Float[np.ndarray, "c c"]
     x: Float[np.ndarray, " p"]
-    value: float
-    locals: Locals | None = None
+    locals: Locals
 
 
 def laplace_marginal(
@@ -65,11 +71,11 @@ def laplace_marginal(
     at = conditional_moments(target, structure, x, near)
     num, dim, first = len(x), structure.dim, structure.num_leaders
     leaders, local = list(structure.leaders), structure.order[first:]
-    noise = _columns(structure)
+    noise, share = _columns(structure)
     columns = np.zeros((num, len(noise), dim))
     for i, z in enumerate(noise):
         columns[:, i, local] = structure.flat(at.locals.color(np.broadcast_to(z, (num, *z.shape))))
-    weight = 1.0 / (LOCAL_STEP**2) * _share(structure, len(noise))
+    weight = share / LOCAL_STEP**2
     moved = np.concatenate([at.x[:, None] + LOCAL_STEP * columns, at.x[:, None] - LOCAL_STEP * columns], 1)
     around = gradients(target, moved.reshape(-1, dim))[1].reshape(num, -1, dim)
     by_x = weight * np.sum(around - at.gradient[:, None], 1)
@@ -85,18 +91,14 @@ def laplace_marginal(
     return Marginal(at, value, gradient)
 
 
-def _columns(structure: Structure) -> Float[np.ndarray, "m b s"]:
-    """Return noise whose images under F have, up to a factor, the sum of outer products F F^T."""
-    shape = (len(structure.blocks), structure.size)
+def _columns(structure: Structure) -> tuple[Float[np.ndarray, "m b s"], float]:
+    """Return noise whose images under F have, times a share, the sum of outer products F F^T."""
+    shape = structure.members.shape
     if not structure.chained and structure.size <= MAX_EXACT:
-        eye = np.eye(structure.size)
-        return np.stack([np.broadcast_to(row, shape) for row in eye]) * structure.is_member
+        # Blocks do not interact: one direction for each place in a block.
+        return np.stack([np.broadcast_to(row, shape) for row in np.eye(structure.size)]) * structure.is_member, 1.0
     signs = np.random.default_rng(0).choice([-1.0, 1.0], (NUM_DIRECTIONS, *shape))
-    return signs * structure.is_member
-
-
-def _share(structure: Structure, num: int) -> float:
-    return 1.0 if not structure.chained and structure.size <= MAX_EXACT else 1.0 / num
+    return signs * structure.is_member, 1.0 / NUM_DIRECTIONS
 
 
 def find_globals(
@@ -138,9 +140,8 @@ def find_globals(
         else:
             damping = max(1.0, 1e3 * damping)
     covariance = (vectors / curvature) @ vectors.T
-    value = float(at.log_density[0]) + 0.5 * structure.num_locals * LOG_2PI
     x = at.x[0]
-    return GlobalGaussian(x[leaders], np.linalg.cholesky(0.5 * (covariance + covariance.T)), x, value, at.locals)
+    return GlobalGaussian(x[leaders], np.linalg.cholesky(0.5 * (covariance + covariance.T)), x, at.locals)
 
 
 def match_moments(
@@ -173,8 +174,7 @@ def match_moments(
         at = conditional_moments(target, structure, start[None], gaussian.locals)
         if not np.isfinite(at.log_density[0]):
             return gaussian
-        value = float(at.log_density[0]) + 0.5 * structure.num_locals * LOG_2PI
-        gaussian = GlobalGaussian(mean, tril, at.x[0], value, at.locals)
+        gaussian = GlobalGaussian(mean, tril, at.x[0], at.locals)
     return gaussian
 
 

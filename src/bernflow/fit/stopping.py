@@ -23,6 +23,8 @@ NEGLIGIBLE = 1e-5
 # A distance estimated from few draws must be below this share of a tolerance: rare draws, which it does not see, add
 # to it.
 SAFETY = 0.8
+# A fit that is farther from the posterior than so many nats is seldom good: who allows more does not ask for that.
+MAX_GOOD = 0.02
 # A cycle was worthwhile if it gained more nats than this, and than this share of the distance.
 WORTHWHILE_GAIN = 2e-4
 WORTHWHILE_SHARE = 0.05

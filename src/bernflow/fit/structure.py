@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components, reverse_cuthill_mckee
 
@@ -28,19 +27,20 @@ MIN_DEGREE, MAX_SCALES = 3, 16
 LOW = -30.0
 
 
-def nonzero_pattern(hessians: Float[np.ndarray, "k p p"]) -> Bool[np.ndarray, "p p"]:
-    """Tell which pairs of dimensions interact, at any of several points."""
-    pattern = np.zeros(hessians.shape[1:], bool)
+def pattern_of(hessians: Sequence[csr_array]) -> csr_array:
+    """Tell which pairs of dimensions interact at any of several points: a symmetric pattern without its diagonal."""
+    pattern = csr_array(hessians[0].shape, dtype=bool)
     for hessian in hessians:
-        scale = np.sqrt(np.abs(np.diagonal(hessian)))
+        scale = np.sqrt(np.abs(hessian.diagonal()))
         scale = np.maximum(scale, 1e-12 * max(scale.max(), 1e-300))
-        pattern |= ~(np.abs(hessian) <= NEGLIGIBLE * scale[:, None] * scale[None, :])
-    pattern |= pattern.T
-    np.fill_diagonal(pattern, False)
-    return pattern
+        rows, columns = hessian.nonzero()
+        large = np.abs(hessian.data) > NEGLIGIBLE * scale[rows] * scale[columns]
+        seen = large & (rows != columns)
+        pattern = pattern + csr_array((np.ones(seen.sum(), bool), (rows[seen], columns[seen])), hessian.shape)
+    return csr_array(pattern + pattern.T)
 
 
-def find_structure(pattern: Bool[np.ndarray, "p p"], scales: Sequence[int] = ()) -> Structure | None:
+def find_structure(pattern: csr_array, scales: Sequence[int] = ()) -> Structure | None:
     """Choose globals such that the other dimensions fall into small blocks, a chain of them, or one dense block.
 
     Scales that many others depend on are globals: what they govern is nearly Gaussian given them, and the mode of both
@@ -54,13 +54,13 @@ def find_structure(pattern: Bool[np.ndarray, "p p"], scales: Sequence[int] = ())
     Returns:
         The structure, or None where no few globals separate the others.
     """
-    dim = len(pattern)
-    degree = pattern.sum(1)
+    dim = pattern.shape[0]
+    degree = np.diff(pattern.indptr)
     leaders = [int(i) for i in scales if degree[i] >= MIN_DEGREE]
     rest = np.setdiff1d(np.arange(dim), leaders)
     best: tuple[float, Structure] | None = None
     while len(leaders) <= min(MAX_LEADERS, dim // 2):
-        graph = csr_array(pattern[np.ix_(rest, rest)])
+        graph = pattern[rest][:, rest]
         for cost, blocks, chained in _arrangements(graph):
             total = len(leaders) + cost
             if leaders and (best is None or total < best[0]):
@@ -98,7 +98,8 @@ def _arrangements(graph: csr_array) -> list[tuple[float, list[np.ndarray], bool]
 def scale_dimensions(layout: AbstractLayout) -> list[int]:
     """Return the dimensions of parameters that go to zero with x, if they are few: scales, on whatever support."""
     low, middle = (layout.constrain(jnp.full(layout.dim, value))[0] for value in (LOW, 0.0))
-    found, start = [], 0
+    found: list[int] = []
+    start = 0
     for i in layout.order:
         name, size = layout.sites[i].name, layout.sizes[i]
         there, here = np.asarray(low[name]), np.asarray(middle[name])

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
+from scipy.sparse import csr_array, vstack
 from threadpoolctl import threadpool_limits
 
 from bernflow import preflight
@@ -18,7 +19,8 @@ from bernflow.fit.chunk import prepare_chunk
 from bernflow.fit.conditionals import conditional_moments, derivatives, regress
 from bernflow.fit.marginal import GlobalGaussian, find_globals, match_moments
 from bernflow.fit.settings import Settings
-from bernflow.fit.structure import find_structure, nonzero_pattern, scale_dimensions
+from bernflow.fit.structure import find_structure, pattern_of, scale_dimensions
+from bernflow.fit.work import has_large_matrices
 from bernflow.flows.families import MAX_DIM_FULL
 from bernflow.flows.structure import Structure
 from bernflow.flows.structured import StructuredBernsteinFlow
@@ -29,6 +31,8 @@ from bernflow.target import Target
 # With fewer dimensions all of them are globals.
 MIN_DIM = 31
 NUM_POINTS, NUM_SEARCHED = 4, 2
+# Rows of the Hessian at once. With more nonzero entries in a row than this, on average, there is no structure.
+ROWS_AT_ONCE, MAX_SEEN = 512, 512
 # Values of the globals at which conditional moments are computed: so many, and so many for each of them.
 NUM_DESIGN, NUM_DESIGN_LARGE, NUM_DESIGN_PER_GLOBAL = 192, 64, 6
 # The former are fewer for larger blocks than this, whose curvature takes many products with the Hessian.
@@ -46,14 +50,16 @@ def structured_start(target: Target, settings: Settings, key: Key[Array, ""]) ->
     """Return the flow of a hierarchical posterior at its start, stacked; None where no structure is seen."""
     points_key, flow_key, design_key, match_key = spawn(key, 4)
     preflight.check_output(target)
-    points = preflight.starting_points(target, points_key, NUM_POINTS)
-    points = preflight.usable_starts(target, points, points_key)
+    if has_large_matrices(target):
+        return None
+    points = preflight.usable_starts(target, preflight.starting_points(target, points_key, NUM_POINTS), points_key)
     structure = see_structure(target, points[:2])
     # With few dimensions a dense block is as well left to the flow of the globals.
     is_split = structure is not None and len(structure.blocks) > 1
     if structure is None or not (is_split or target.dim > MAX_DIM_FULL):
         return None
-    empty = zeros_of(lambda key: _empty_flow(key, structure, settings), flow_key)
+    num = structure.num_leaders
+    empty = zeros_of(lambda key: _flow_at(key, structure, settings, np.zeros(num), np.eye(num)), flow_key)
     flows = jax.tree.map(lambda leaf: np.zeros((1, *leaf.shape), leaf.dtype) if eqx.is_array(leaf) else leaf, empty)
     prepare_chunk(
         flows,
@@ -67,15 +73,31 @@ def structured_start(target: Target, settings: Settings, key: Key[Array, ""]) ->
     gaussian = find_globals(target, structure, np.asarray(points[:NUM_SEARCHED]), scale_dimensions(target.layout))
     if structure.size <= LARGE_BLOCK and structure.num_leaders <= MAX_MATCHED:
         gaussian = match_moments(target, structure, gaussian, generator(match_key))
-    flow = with_moments(_flow_at(flow_key, structure, settings, gaussian), target, structure, gaussian, design_key)
+    flow = with_moments(
+        _flow_at(flow_key, structure, settings, gaussian.loc, gaussian.tril), target, structure, gaussian, design_key
+    )
     return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None] if eqx.is_array(leaf) else leaf, flow)
 
 
 def see_structure(target: Target, points: Float[np.ndarray, "k p"]) -> Structure | None:
-    """Find the structure from the second derivatives at a few points."""
-    hessians = derivatives(target, np.asarray(points), np.eye(target.dim)).products
-    finite = np.isfinite(hessians).all((1, 2))
-    return find_structure(nonzero_pattern(hessians[finite]), scale_dimensions(target.layout)) if finite.any() else None
+    """Find the structure from the second derivatives at a few points; None where they are not finite, or all differ.
+
+    Rows of the Hessian are computed some at a time and kept without their zeros, so that memory is linear in the number
+    of dimensions where there is a structure.
+    """
+    parts: list[list[csr_array]] = [[] for _ in points]
+    num_seen = 0
+    for start in range(0, target.dim, ROWS_AT_ONCE):
+        directions = np.eye(min(ROWS_AT_ONCE, target.dim), target.dim, start)
+        for rows, products in zip(parts, derivatives(target, points, directions).products, strict=True):
+            if not np.isfinite(products).all():
+                return None
+            rows.append(csr_array(products))
+            num_seen += rows[-1].nnz
+        if num_seen > MAX_SEEN * len(points) * max(target.dim, ROWS_AT_ONCE):
+            return None
+    hessians = [vstack(rows, format="csr")[: target.dim] for rows in parts]
+    return find_structure(pattern_of(hessians), scale_dimensions(target.layout))
 
 
 def with_moments(
@@ -102,14 +124,13 @@ def with_moments(
 
 
 def _flow_at(
-    key: Key[Array, ""], structure: Structure, settings: Settings, gaussian: GlobalGaussian
+    key: Key[Array, ""],
+    structure: Structure,
+    settings: Settings,
+    loc: Float[np.ndarray, " c"],
+    tril: Float[np.ndarray, "c c"],
 ) -> StructuredBernsteinFlow:
     spec = settings.spec(structure.dim)
-    sizes = {"order": spec.order, "width": spec.width, "noise": spec.noise}
-    return StructuredBernsteinFlow(key, structure, jnp.asarray(gaussian.loc), jnp.asarray(gaussian.tril), **sizes)
-
-
-def _empty_flow(key: Key[Array, ""], structure: Structure, settings: Settings) -> StructuredBernsteinFlow:
-    num = structure.num_leaders
-    nowhere = GlobalGaussian(np.zeros(num), np.eye(num), np.zeros(structure.dim), 0.0)
-    return _flow_at(key, structure, settings, nowhere)
+    return StructuredBernsteinFlow(
+        key, structure, jnp.asarray(loc), jnp.asarray(tril), order=spec.order, width=spec.width, noise=spec.noise
+    )

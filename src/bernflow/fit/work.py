@@ -16,6 +16,9 @@ from bernflow.target import Target
 SMALL = 10_000
 # What is more work than what comes out of it: the numbers that go in count as well.
 PRODUCTS = ("dot_general", "conv_general_dilated")
+# What takes as many operations as the cube of the rows of a matrix, if they are more than this.
+DECOMPOSITIONS = ("cholesky", "triangular_solve", "eigh", "eig", "lu", "qr", "geqrf", "svd", "schur")
+LARGE_MATRIX = 64
 # What may run for long although little goes in and comes out.
 UNKNOWN = ("scan", "while", "callback", "ffi_call")
 
@@ -42,6 +45,21 @@ def work(target: Target) -> float:
     except Exception:  # of JAX: the checks before a fit say what is wrong
         return math.inf
     return sum(map(_size, equations(jaxpr)))
+
+
+def has_large_matrices(target: Target) -> bool:
+    """Tell whether the density factors large matrices, as Gaussian processes do: its Hessian is expensive then.
+
+    Example:
+        >>> import bernflow as bf, jax.numpy as jnp
+        >>> has_large_matrices(Target(bf.from_log_density(lambda x: -jnp.sum(x**2), init=jnp.zeros(3))))
+        False
+    """
+    jaxpr = jax.make_jaxpr(target.log_density)(np.zeros(target.dim)).jaxpr
+    return any(
+        equation.primitive.name in DECOMPOSITIONS and max(equation.invars[0].aval.shape) > LARGE_MATRIX
+        for equation in equations(jaxpr)
+    )
 
 
 def equations(jaxpr: Any) -> Iterator[Any]:

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Bool, Int
 
 from bernflow.errors import FileFormatError
 
@@ -98,14 +98,13 @@ class Structure:
             )
         return structure
 
-    def by_block(self, values: Float[Array, "... n"], fill: float = 0.0) -> Float[Array, "... b s"]:
-        """Arrange values of the locals by block."""
+    def by_block(self, values: Any) -> Any:
+        """Arrange values of the locals, (..., n), by block, (..., b, s); arrays of NumPy or JAX."""
         if self.is_member.all():
             return values.reshape(*values.shape[:-1], *self.members.shape)
-        padded = values[..., self.slots]
-        return padded * self.is_member + fill * ~self.is_member if fill else padded * self.is_member
+        return values[..., self.slots] * self.is_member
 
-    def flat(self, values: Float[Array, "... b s"]) -> Float[Array, "... n"]:
+    def flat(self, values: Any) -> Any:
         """Undo `by_block`."""
         flat = values.reshape(*values.shape[:-2], -1)
         return flat if self.is_member.all() else flat[..., np.flatnonzero(self.is_member).astype(np.int32)]

@@ -116,10 +116,9 @@ class Conditional(eqx.Module):
     def given(self, u: Float[Array, " c"]) -> Given:
         """Evaluate what the globals say of the locals."""
         features = self.features(u)
-        mix = None if self.mix is None else jnp.tril(_combined(self.mix, self.mix_basis, self.mix_out @ features), -1)
-        carry = None
-        if self.carry is not None:
-            carry = _combined(self.carry, self.carry_basis, self.carry_out @ features)
+        mix = _combined(self.mix, self.mix_basis, self.mix_out, features)
+        mix = None if mix is None else jnp.tril(mix, -1)
+        carry = _combined(self.carry, self.carry_basis, self.carry_out, features)
         log_scale = self.log_scale + self.log_scale_out @ features
         shift = self.shift + self.shift_out @ features
         return Given(self.loc + self.slope @ u, shift, log_scale, mix, carry)
@@ -162,12 +161,17 @@ class Conditional(eqx.Module):
 
 
 def _combined(
-    center: Float[Array, "b s s"], basis: Float[Array, "k b s s"], weights: Float[Array, " k"]
-) -> Float[Array, "b s s"]:
-    """Return matrices that vary along a few directions; those of large blocks are not trained."""
+    center: Float[Array, "b s s"] | None,
+    basis: Float[Array, "k b s s"] | None,
+    out: Float[Array, "k f"] | None,
+    features: Float[Array, " f"],
+) -> Float[Array, "b s s"] | None:
+    """Return matrices that vary along a few directions, if there are any; those of large blocks are not trained."""
+    if center is None or basis is None or out is None:
+        return None
     if center.shape[-1] > MAX_TRAINED:
         center, basis = stop_gradient((center, basis))
-    return center + jnp.tensordot(weights, basis, 1)
+    return center + jnp.tensordot(out @ features, basis, 1)
 
 
 class StructuredBernsteinFlow(AbstractScoredFlow):
@@ -296,7 +300,7 @@ class StructuredBernsteinFlow(AbstractScoredFlow):
 
     def _standardized(self, g: Float[Array, " c"]) -> Float[Array, " c"]:
         """Return the globals in units of the start."""
-        outer = self.leaders.outer
+        outer: Any = self.leaders.outer  # triangular: see __init__
         return solve_triangular(stop_gradient(outer.start_tril), g - stop_gradient(outer.start_loc), lower=True)
 
     def _colored(self, given: Given, mixed: Float[Array, " n"]) -> Float[Array, " n"]:

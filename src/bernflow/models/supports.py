@@ -91,9 +91,9 @@ def start_value(key: Key[Array, ""], name: str, fn: Distribution, sample_shape: 
 
 
 @jit
-def _tied(key: Key[Array, ""], value: Float[Array, "..."]) -> Float[Array, "..."]:
+def _tied(key: Key[Array, ""], value: Float[Array | np.ndarray, "..."]) -> Float[Array, "..."]:
     """Return a value as if it came from a key, by one function: each that runs by itself is compiled by itself."""
-    return value + jnp.any(jax.random.key_data(key) < 0)
+    return jnp.asarray(value) + jnp.any(jax.random.key_data(key) < 0)
 
 
 def check_continuous(name: str, support: Constraint) -> None:

@@ -1,5 +1,7 @@
 """A flow of ours as a transform of NumPyro, which acts on batches and knows its log-determinant."""
 
+from typing import Any
+
 import jax.numpy as jnp
 from jax.lax import stop_gradient
 from jaxtyping import Array, Float
@@ -7,7 +9,7 @@ from numpyro.distributions import constraints
 from numpyro.distributions.transforms import Transform
 
 from bernflow.compiled import jit
-from bernflow.flows.base import AbstractFlow, AbstractScoredFlow
+from bernflow.flows.base import AbstractFlow
 
 
 class FlowTransform(Transform):
@@ -70,5 +72,5 @@ def _backward(flow: AbstractFlow, y: Float[Array, "*batch p"]) -> Float[Array, "
 
 
 @jit
-def _score(flow: AbstractScoredFlow, x: Float[Array, "*batch p"]) -> Float[Array, "*batch p"]:
+def _score(flow: Any, x: Float[Array, "*batch p"]) -> Float[Array, "*batch p"]:
     return stop_gradient(jnp.vectorize(flow.score, signature="(p)->(p)")(x))

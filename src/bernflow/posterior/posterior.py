@@ -17,6 +17,7 @@ from bernflow.models.base import AbstractModel
 from bernflow.posterior import display, sampling
 from bernflow.posterior.arguments import check_count, check_theta
 from bernflow.posterior.export import to_datatree, to_summary
+from bernflow.posterior.structure import NamedStructure, named_structure
 from bernflow.posterior.trees import from_host, on_host
 from bernflow.precision import use_precision
 from bernflow.target import AbstractLayout
@@ -107,6 +108,16 @@ class Posterior:
         """
         dtypes = {leaf.dtype for leaf in jax.tree.leaves(self.distribution) if hasattr(leaf, "dtype")}
         return "float64" if np.dtype("float64") in dtypes else "float32"
+
+    @property
+    def structure(self) -> NamedStructure | None:
+        """What depends on what: globals, and locals in blocks given them; None if all parameters are fitted as globals.
+
+        Example:
+            >>> post.structure is None  # one parameter
+            True
+        """
+        return named_structure(self.distribution, self.layout)
 
     def draws(self, num: int = 4000, key: Any = 1, weighted: bool = False, deterministic: bool = True) -> Draws:
         """Draw from the posterior, on the constrained scale.
