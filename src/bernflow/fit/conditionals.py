@@ -18,7 +18,7 @@ from bernflow.posterior import sampling
 from bernflow.target import Target
 
 # Points at which a call evaluates derivatives; others are filled up.
-BLOCK, SMALL_BLOCK = 32, 4
+BLOCK, SMALL_BLOCK, NUM_PAIRS = 32, 4, 64
 # Newton steps toward a conditional mode, and the nats that a step must promise for another one.
 MAX_STEPS, ARRIVED = 30, 1e-5
 # With more to gain than this, a point is dropped; with more damping than this, it is given up.
@@ -43,23 +43,50 @@ class Derivatives(NamedTuple):
     products: Float[np.ndarray, "k t p"]
 
 
+def _gradient_and_value(target: Target, x: Float[Array, " p"]) -> tuple[Array, Array]:
+    value, gradient = jax.value_and_grad(target.log_density)(x)
+    return gradient, value
+
+
+@background_jit(Effort.LIGHT)
+def _of_pairs(target: Target, pairs: Float[Array, "n 2p"]) -> tuple[Array, Array, Array]:
+    """Evaluate value, gradient and product with the Hessian of pairs of a point and a tangent."""
+
+    def one(pair):
+        x, tangent = jnp.split(pair, 2)
+        gradient, product, value = jax.jvp(lambda x: _gradient_and_value(target, x), (x,), (tangent,), has_aux=True)
+        return value, gradient, product
+
+    return jax.lax.map(one, pairs, batch_size=sampling.draws_at_once(sampling.num_rows(target), len(pairs)))
+
+
 @background_jit(Effort.LIGHT)
 def _derivatives(target: Target, x: Float[Array, "k p"], tangents: Float[Array, "t p"]) -> tuple[Array, Array, Array]:
-    def gradient_and_value(x):
-        value, gradient = jax.value_and_grad(target.log_density)(x)
-        return gradient, value
-
     def one(x):
-        gradient, times_hessian, value = jax.linearize(gradient_and_value, x, has_aux=True)
+        gradient, times_hessian, value = jax.linearize(lambda x: _gradient_and_value(target, x), x, has_aux=True)
         return value, gradient, jax.lax.map(times_hessian, tangents, batch_size=min(TANGENTS_AT_ONCE, len(tangents)))
 
     return jax.lax.map(one, x, batch_size=sampling.draws_at_once(sampling.num_rows(target), len(x)))
 
 
 def derivatives(target: Target, x: Float[np.ndarray, "k p"], directions: Float[np.ndarray, "t p"]) -> Derivatives:
-    """Evaluate derivatives, block by block."""
-    block = min(len(x), SMALL_BLOCK) if len(directions) > FEW_TANGENTS else BLOCK
-    return Derivatives(*_by_block(lambda part: _derivatives(target, part, directions), x, block))
+    """Evaluate derivatives, block by block.
+
+    Many tangents share what they can at a point. Few do not, so that one compiled function serves any number of them.
+    """
+    if len(directions) > FEW_TANGENTS:
+        return Derivatives(*_by_block(lambda part: _derivatives(target, part, directions), x, SMALL_BLOCK))
+    value, gradient, products = derivatives_of_pairs(target, x, directions)
+    num = len(directions)
+    return Derivatives(value[::num], gradient[::num], products.reshape(len(x), num, -1))
+
+
+def derivatives_of_pairs(
+    target: Target, x: Float[np.ndarray, "k p"], directions: Float[np.ndarray, "t p"]
+) -> list[np.ndarray]:
+    """Evaluate derivatives at all pairs of a point and a tangent, the tangents of the first point first."""
+    pairs = np.concatenate([np.repeat(x, len(directions), 0), np.tile(directions, (len(x), 1))], 1)
+    return _by_block(lambda part: _of_pairs(target, part), pairs, NUM_PAIRS)
 
 
 def _by_block(function: Callable[[np.ndarray], Any], x: Float[np.ndarray, "k p"], block: int) -> list[np.ndarray]:

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 
-import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components, reverse_cuthill_mckee
 
+from bernflow.background import Effort, background_jit
 from bernflow.flows.structure import Structure
+from bernflow.models.base import Theta
 from bernflow.target import AbstractLayout
 
 # A second derivative counts as zero below this share of the geometric mean of the two diagonal ones.
@@ -97,7 +99,7 @@ def _arrangements(graph: csr_array) -> list[tuple[float, list[np.ndarray], bool]
 
 def scale_dimensions(layout: AbstractLayout) -> list[int]:
     """Return the dimensions of parameters that go to zero with x, if they are few: scales, on whatever support."""
-    low, middle = (layout.constrain(jnp.full(layout.dim, value))[0] for value in (LOW, 0.0))
+    low, middle = (_constrain(layout, np.full(layout.dim, value)) for value in (LOW, 0.0))
     found: list[int] = []
     start = 0
     for i in layout.order:
@@ -107,6 +109,11 @@ def scale_dimensions(layout: AbstractLayout) -> list[int]:
             found += range(start, start + size)
         start += size
     return found
+
+
+@background_jit(Effort.LEAST)
+def _constrain(layout: AbstractLayout, x: Float[Array, " p"]) -> Theta:
+    return layout.constrain(x)[0]
 
 
 def _bandwidth(graph: csr_array, order: np.ndarray) -> int:

@@ -5,6 +5,8 @@ Around it, conditional modes and curvatures of the locals at a few hundred value
 part of the flow by regression. No step of training is needed for that, and no gradient of the flow.
 """
 
+from collections.abc import Sequence
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -14,14 +16,15 @@ from scipy.sparse import csr_array, vstack
 from threadpoolctl import threadpool_limits
 
 from bernflow import preflight
-from bernflow.background import zeros_of
+from bernflow.background import BackgroundJit, Effort, zeros_of
+from bernflow.errors import BernflowError
 from bernflow.fit.chunk import prepare_chunk
-from bernflow.fit.conditionals import conditional_moments, derivatives, regress
+from bernflow.fit.conditionals import conditional_moments, derivatives_of_pairs, regress
 from bernflow.fit.marginal import GlobalGaussian, find_globals, match_moments
 from bernflow.fit.settings import Settings
 from bernflow.fit.structure import find_structure, pattern_of, scale_dimensions
 from bernflow.fit.work import has_large_matrices
-from bernflow.flows.families import MAX_DIM_FULL
+from bernflow.flows.families import MAX_DIM_FULL, Spec
 from bernflow.flows.structure import Structure
 from bernflow.flows.structured import StructuredBernsteinFlow
 from bernflow.keys import generator, spawn
@@ -53,13 +56,21 @@ def structured_start(target: Target, settings: Settings, key: Key[Array, ""]) ->
     if has_large_matrices(target):
         return None
     points = preflight.usable_starts(target, preflight.starting_points(target, points_key, NUM_POINTS), points_key)
-    structure = see_structure(target, points[:2])
+    scales = scale_dimensions(target.layout)
+    try:
+        structure = see_structure(target, points[:2], scales)
+    except BernflowError:
+        raise
+    except Exception:  # of JAX, where a density has no second derivatives: all dimensions are globals then
+        return None
     # With few dimensions a dense block is as well left to the flow of the globals.
     is_split = structure is not None and len(structure.blocks) > 1
     if structure is None or not (is_split or target.dim > MAX_DIM_FULL):
         return None
     num = structure.num_leaders
-    empty = zeros_of(lambda key: _flow_at(key, structure, settings, np.zeros(num), np.eye(num)), flow_key)
+    spec, nowhere = settings.spec(target.dim), (np.zeros(num), np.eye(num))
+    _build.prepare(flow_key, structure, spec, *nowhere)
+    empty = zeros_of(lambda key: _flow_at(key, structure, spec, *nowhere), flow_key)
     flows = jax.tree.map(lambda leaf: np.zeros((1, *leaf.shape), leaf.dtype) if eqx.is_array(leaf) else leaf, empty)
     prepare_chunk(
         flows,
@@ -70,16 +81,16 @@ def structured_start(target: Target, settings: Settings, key: Key[Array, ""]) ->
         tolerance=settings.tolerance,
     )
     sampling.prepare(empty, target.layout, target.model)
-    gaussian = find_globals(target, structure, np.asarray(points[:NUM_SEARCHED]), scale_dimensions(target.layout))
+    gaussian = find_globals(target, structure, points[:NUM_SEARCHED], scales)
     if structure.size <= LARGE_BLOCK and structure.num_leaders <= MAX_MATCHED:
         gaussian = match_moments(target, structure, gaussian, generator(match_key))
     flow = with_moments(
-        _flow_at(flow_key, structure, settings, gaussian.loc, gaussian.tril), target, structure, gaussian, design_key
+        _build(flow_key, structure, spec, gaussian.loc, gaussian.tril), target, structure, gaussian, design_key
     )
     return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None] if eqx.is_array(leaf) else leaf, flow)
 
 
-def see_structure(target: Target, points: Float[np.ndarray, "k p"]) -> Structure | None:
+def see_structure(target: Target, points: Float[np.ndarray, "k p"], scales: Sequence[int]) -> Structure | None:
     """Find the structure from the second derivatives at a few points; None where they are not finite, or all differ.
 
     Rows of the Hessian are computed some at a time and kept without their zeros, so that memory is linear in the number
@@ -89,7 +100,8 @@ def see_structure(target: Target, points: Float[np.ndarray, "k p"]) -> Structure
     num_seen = 0
     for start in range(0, target.dim, ROWS_AT_ONCE):
         directions = np.eye(min(ROWS_AT_ONCE, target.dim), target.dim, start)
-        for rows, products in zip(parts, derivatives(target, points, directions).products, strict=True):
+        found = derivatives_of_pairs(target, points, directions)[2].reshape(len(points), *directions.shape)
+        for rows, products in zip(parts, found, strict=True):
             if not np.isfinite(products).all():
                 return None
             rows.append(csr_array(products))
@@ -97,7 +109,7 @@ def see_structure(target: Target, points: Float[np.ndarray, "k p"]) -> Structure
         if num_seen > MAX_SEEN * len(points) * max(target.dim, ROWS_AT_ONCE):
             return None
     hessians = [vstack(rows, format="csr")[: target.dim] for rows in parts]
-    return find_structure(pattern_of(hessians), scale_dimensions(target.layout))
+    return find_structure(pattern_of(hessians), scales)
 
 
 def with_moments(
@@ -126,11 +138,13 @@ def with_moments(
 def _flow_at(
     key: Key[Array, ""],
     structure: Structure,
-    settings: Settings,
+    spec: Spec,
     loc: Float[np.ndarray, " c"],
     tril: Float[np.ndarray, "c c"],
 ) -> StructuredBernsteinFlow:
-    spec = settings.spec(structure.dim)
     return StructuredBernsteinFlow(
         key, structure, jnp.asarray(loc), jnp.asarray(tril), order=spec.order, width=spec.width, noise=spec.noise
     )
+
+
+_build = BackgroundJit(_flow_at, Effort.LEAST)

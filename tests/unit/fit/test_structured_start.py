@@ -1,0 +1,67 @@
+"""When a fit is split into globals and locals, and when it is not."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bernflow as bf
+from bernflow.fit.settings import resolve_settings
+from bernflow.fit.structured_start import structured_start
+from bernflow.keys import as_key
+from bernflow.precision import use_precision
+from bernflow.target import Target
+
+NAMES = ("order", "base", "num_particles", "restarts", "components", "optimizer", "precision")
+SETTINGS = resolve_settings(family="bernstein", steps=None, **dict.fromkeys(NAMES))
+
+
+@pytest.fixture(autouse=True)
+def _double_precision():
+    with use_precision("float64"):
+        yield
+
+
+def start_of(log_density, dim=40):
+    return structured_start(Target(bf.from_log_density(log_density, init=jnp.zeros(dim))), SETTINGS, as_key(0))
+
+
+def groups(x):
+    return -0.5 * jnp.sum(x[:2] ** 2) - 0.5 * jnp.sum(((x[2:] - x[1]) / jnp.exp(x[0])) ** 2) - 38 * x[0]
+
+
+def test_groups_are_split_and_the_start_is_a_stack_of_one_flow():
+    flow = start_of(groups)
+    assert flow.structure.leaders == (0, 1)
+    assert flow.locals.loc.shape == (1, 38)
+
+
+def test_independent_parameters_are_not_split():
+    assert start_of(lambda x: -0.5 * jnp.sum(x**2)) is None
+
+
+def test_a_dense_posterior_of_few_dimensions_is_not_split():
+    assert start_of(lambda x: -0.5 * jnp.sum(x**2) - jnp.sum(x) ** 4) is None
+
+
+def test_a_density_without_second_derivatives_is_not_split():
+    def gradient(x):  # known on the host alone
+        shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return jax.pure_callback(lambda x: -np.asarray(x), shape, x, vmap_method="sequential")
+
+    @jax.custom_vjp
+    def log_density(x):
+        return -0.5 * jnp.sum(x**2)
+
+    log_density.defvjp(lambda x: (log_density(x), x), lambda x, bar: (bar * gradient(x),))
+    assert start_of(log_density) is None
+
+
+def test_a_density_that_factors_large_matrices_is_not_split():
+    points = np.linspace(0.0, 1.0, 80)
+
+    def log_density(x):
+        kernel = jnp.exp(-((points[:, None] - points) ** 2) / jnp.exp(x[0])) + 0.1 * jnp.eye(80)
+        return -0.5 * x[0] ** 2 - 0.5 * jnp.sum(jnp.linalg.solve(jnp.linalg.cholesky(kernel), x[1:]) ** 2)
+
+    assert start_of(log_density, dim=81) is None
