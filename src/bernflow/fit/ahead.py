@@ -10,12 +10,25 @@ from bernflow.fit.building import prepare_flows, zero_flows
 from bernflow.fit.chunk import prepare_chunk
 from bernflow.fit.settings import Settings
 from bernflow.fit.wide_start import finder
+from bernflow.flows.base import AbstractFlow
 from bernflow.keys import as_key
 from bernflow.posterior import sampling
 from bernflow.target import Target
 
 # To a tolerance, more rows than this often need no training: they make a posterior normal.
 MAX_ROWS_TRAINED = 10_000
+
+
+def prepare_steps(flows: AbstractFlow, target: Target, settings: Settings) -> None:
+    """Begin to compile the training steps of flows of these shapes."""
+    prepare_chunk(
+        flows,
+        target,
+        optimizer=settings.optimizer,
+        num_particles=settings.num_particles,
+        use_score=settings.trains_by_score(flows),
+        tolerance=settings.tolerance,
+    )
 
 
 def compile_ahead(target: Target, settings: Settings, num_starts: int, start_effort: Effort) -> None:
@@ -29,14 +42,7 @@ def compile_ahead(target: Target, settings: Settings, num_starts: int, start_eff
     may_train = settings.tolerance is None or sampling.num_rows(target) <= MAX_ROWS_TRAINED
     # How many flows a mixture begins with is known only after the start.
     if flows is not None and may_train and not settings.trains_together(flows):
-        prepare_chunk(
-            flows,
-            target,
-            optimizer=settings.optimizer,
-            num_particles=settings.num_particles,
-            use_score=settings.trains_by_score(flows),
-            tolerance=settings.tolerance,
-        )
+        prepare_steps(flows, target, settings)
     finder(target.dim).with_effort(start_effort).prepare(target, np.zeros((num_starts, target.dim)), as_key(0))
     if flows is not None:
         prepare_flows(settings, target.dim)

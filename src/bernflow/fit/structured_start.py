@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 from bernflow import preflight
 from bernflow.background import BackgroundJit, Effort, zeros_of
 from bernflow.errors import BernflowError
-from bernflow.fit.chunk import prepare_chunk
+from bernflow.fit.ahead import prepare_steps
 from bernflow.fit.conditionals import conditional_moments, derivatives_of_pairs, regress
 from bernflow.fit.marginal import GlobalGaussian, find_globals, match_moments
 from bernflow.fit.settings import Settings
@@ -72,14 +72,7 @@ def structured_start(target: Target, settings: Settings, key: Key[Array, ""]) ->
     _build.prepare(flow_key, structure, spec, *nowhere)
     empty = zeros_of(lambda key: _flow_at(key, structure, spec, *nowhere), flow_key)
     flows = jax.tree.map(lambda leaf: np.zeros((1, *leaf.shape), leaf.dtype) if eqx.is_array(leaf) else leaf, empty)
-    prepare_chunk(
-        flows,
-        target,
-        optimizer=settings.optimizer,
-        num_particles=settings.num_particles,
-        use_score=settings.trains_by_score(flows),
-        tolerance=settings.tolerance,
-    )
+    prepare_steps(flows, target, settings)
     sampling.prepare(empty, target.layout, target.model)
     gaussian = find_globals(target, structure, points[:NUM_SEARCHED], scales)
     if structure.size <= LARGE_BLOCK and structure.num_leaders <= MAX_MATCHED:

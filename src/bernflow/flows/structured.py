@@ -13,12 +13,10 @@ from jaxtyping import Array, Float, Key
 from bernflow.flows.affine import TriangularAffine
 from bernflow.flows.autoregressive import BernsteinFlow
 from bernflow.flows.base import AbstractScoredFlow, constant
-from bernflow.flows.bernstein import increments, inverse_increments, invert_centered
 from bernflow.flows.conditioner import LINEAR_UNTIL, random_layers
+from bernflow.flows.free import AbstractFreeShapes, identity_shapes
 from bernflow.flows.noise import NOISES
-from bernflow.flows.shape import Place, Shape, Slopes, place_of, shape_of, slopes_of, told
 from bernflow.flows.structure import Structure
-from bernflow.flows.tails import NUM_WEIGHTS, unbend
 
 # Blocks of up to this size are solved by unrolled substitution.
 MAX_UNROLLED = 6
@@ -46,7 +44,7 @@ class Given(NamedTuple):
     carry: Float[Array, "b s s"] | None
 
 
-class Conditional(eqx.Module):
+class Conditional(AbstractFreeShapes):
     """The locals given the standardized globals u.
 
         l = b + A u + F exp(r) e',   e'_b = (I + K_b) e_b + C_b e'_{b-1},   e = H(f(t)) + shift
@@ -101,10 +99,8 @@ class Conditional(eqx.Module):
         self.mix_out = jnp.zeros((RANK, features)) if has_mix else None
         self.carry_basis = jnp.zeros((RANK, *blocks)) if structure.chained else None
         self.carry_out = jnp.zeros((RANK, features)) if structure.chained else None
-        self.inner_log_scale, self.inner_shift = jnp.zeros(num), jnp.zeros(num)
-        self.raw = jnp.tile(jnp.asarray(inverse_increments(np.diff(NOISES[noise].start(order)))), (num, 1))
-        self.tails = jnp.zeros((num, NUM_WEIGHTS))
-        self.noise = noise
+        for name, value in identity_shapes(num, order, noise).items():
+            setattr(self, name, value)
 
     def features(self, u: Float[Array, "... c"]) -> Float[Array, "... f"]:
         """Return what everything but the location is linear in: u, slower far out, and the last hidden layer."""
@@ -138,26 +134,6 @@ class Conditional(eqx.Module):
     def log_det(self) -> Float[Array, ""]:
         """Return the log determinant of the fixed factors."""
         return stop_gradient(jnp.sum(jnp.log(jnp.diagonal(self.start_factor, axis1=1, axis2=2))))
-
-    def shape(self, z: Float[Array, " n"]) -> Shape:
-        """Evaluate H(f(t))."""
-        return shape_of(self.raw, self.tails, self._place(z))
-
-    def shape_and_slopes(self, z: Float[Array, " n"]) -> tuple[Shape, Slopes, Float[Array, " n"]]:
-        """Evaluate shapes with their derivatives; their value, returned last, can be differentiated, quickly."""
-        fixed = constant(self)
-        shape = fixed.shape(z)
-        slopes = slopes_of(shape, fixed.raw)
-        return shape, slopes, told(shape, slopes, self.raw, self._place(z).t, self.tails)
-
-    def invert_shapes(self, value: Float[Array, " n"]) -> Float[Array, " n"]:
-        """Return the noise at which the shapes take given values."""
-        t = invert_centered(increments(self.raw), unbend(self.tails, value))
-        v = NOISES[self.noise].half_width * (2.0 * t - 1.0)
-        return (v - self.inner_shift) * jnp.exp(-self.inner_log_scale)
-
-    def _place(self, z: Float[Array, " n"]) -> Place:
-        return place_of(z, self.inner_log_scale, self.inner_shift, self.noise)
 
 
 def _combined(

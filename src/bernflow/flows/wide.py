@@ -12,15 +12,14 @@ from jaxtyping import Array, Float, Key
 from bernflow.flows.affine import Affine, DiagonalAffine
 from bernflow.flows.autoregressive import BernsteinFlow
 from bernflow.flows.base import AbstractScoredFlow, constant
-from bernflow.flows.bernstein import increments, inverse_increments, invert_centered
 from bernflow.flows.conditioner import Skip, random_layers
+from bernflow.flows.free import AbstractFreeShapes, identity_shapes
 from bernflow.flows.marginals import Marginals
 from bernflow.flows.noise import NOISES
-from bernflow.flows.shape import Place, Shape, Slopes, place_of, shape_of, slopes_of, told
-from bernflow.flows.tails import NUM_WEIGHTS, raw_powers, unbend
+from bernflow.flows.tails import raw_powers
 
 
-class Followers(eqx.Module):
+class Followers(AbstractFreeShapes):
     """Dimensions that depend on a context y_c = T_c(z_c) but not on one another.
 
         y_j = exp(r_j + R(y_c)_j + (Q h)_j) (H_j(f_j(t_j)) + (S y_c)_j + (U h)_j),   h = hidden(z_c)
@@ -42,9 +41,8 @@ class Followers(eqx.Module):
     noise: str = eqx.field(static=True)
 
     def __init__(self, key: Key[Array, ""], num: int, context: int, *, order: int, width: int, noise: str):
-        self.inner_log_scale = jnp.zeros(num)
-        self.inner_shift = jnp.zeros(num)
-        self.raw = jnp.tile(jnp.asarray(inverse_increments(np.diff(NOISES[noise].start(order)))), (num, 1))
+        for name, value in identity_shapes(num, order, noise).items():
+            setattr(self, name, value)
         self.log_scale = jnp.zeros(num)
         first, second, self.b1 = random_layers(key, context, width)
         self.w1 = first / np.sqrt(context)
@@ -52,8 +50,6 @@ class Followers(eqx.Module):
         self.b2 = jnp.zeros(width)
         self.out = jnp.zeros((2, num, width))
         self.skip = Skip(num, context)
-        self.tails = jnp.zeros((num, NUM_WEIGHTS))
-        self.noise = noise
 
     def hidden(self, z: Float[Array, " c"]) -> Float[Array, " h"]:
         """Evaluate the last hidden layer at the noise of the context."""
@@ -64,26 +60,6 @@ class Followers(eqx.Module):
         shift, log_scale = self.out @ hidden
         more_shift, more_log_scale = self.skip.terms(y)
         return shift + more_shift, self.log_scale + log_scale + more_log_scale
-
-    def shape(self, z: Float[Array, " n"]) -> Shape:
-        """Evaluate H_j(f_j(t_j))."""
-        return shape_of(self.raw, self.tails, self._place(z))
-
-    def shape_told(self, z: Float[Array, " n"]) -> tuple[Shape, Slopes, Float[Array, " n"]]:
-        """Evaluate shapes; their value, returned beside them, can be differentiated, quickly."""
-        fixed = constant(self)
-        shape = fixed.shape(z)
-        slopes = slopes_of(shape, fixed.raw)
-        return shape, slopes, told(shape, slopes, self.raw, self._place(z).t, self.tails)
-
-    def _place(self, z: Float[Array, " n"]) -> Place:
-        return place_of(z, self.inner_log_scale, self.inner_shift, self.noise)
-
-    def invert_shapes(self, value: Float[Array, " n"]) -> Float[Array, " n"]:
-        """Return the noise at which the shapes take given values."""
-        t = invert_centered(increments(self.raw), unbend(self.tails, value))
-        v = NOISES[self.noise].half_width * (2.0 * t - 1.0)
-        return (v - self.inner_shift) * jnp.exp(-self.inner_log_scale)
 
 
 class WideBernsteinFlow(AbstractScoredFlow):
@@ -188,7 +164,7 @@ class WideBernsteinFlow(AbstractScoredFlow):
         y, log_det = self.leaders.arrive(way)
         hidden = self.followers.hidden(first)
         shift, log_scale = self.followers.conditioned(hidden, y)
-        shape, shape_slopes, value = self.followers.shape_told(rest)
+        shape, shape_slopes, value = self.followers.shape_and_slopes(rest)
         following = jnp.exp(log_scale) * (value + shift)
         w, outer_log_det = self.outer.transform_and_log_det(jnp.concatenate([y, self._turned(following)]))
         x, marginal_log_slope, marginal_by_w = self.marginals.transform_told(w)
