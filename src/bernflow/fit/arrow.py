@@ -1,4 +1,4 @@
-"""Gaussians whose precision has the structure of a hierarchical posterior: globals dense, locals in blocks.
+"""The locals of a hierarchical posterior given its globals, as Gaussians in blocks or in a chain of them.
 
 All on the host: blocks are small, and NumPy needs no compilation. Arrays may have leading axes, one entry per point.
 """
@@ -15,23 +15,19 @@ RAISED = (1e-6, 1e-3, 1e-2, 0.1, 0.5, 2.0, 8.0)
 
 
 class Curvature(NamedTuple):
-    """Minus the second derivatives of a log density, as far as its structure lets them differ from zero.
+    """Minus the second derivatives of a log density among locals, as far as its structure lets them differ from zero.
 
     Attributes:
-        leading: among globals.
-        coupling: of locals with globals.
         blocks: among the locals of a block; one on the diagonal where a block is filled up.
         chain: of a block with the one before it, or None.
     """
 
-    leading: Float[np.ndarray, "*k c c"]
-    coupling: Float[np.ndarray, "*k b s c"]
     blocks: Float[np.ndarray, "*k b s s"]
     chain: Float[np.ndarray, "*k b s s"] | None
 
 
-def tangents(structure: Structure, *, leading: bool = True) -> Float[np.ndarray, "t p"]:
-    """Return directions whose products with the Hessian give all of its entries that the structure allows.
+def tangents(structure: Structure) -> Float[np.ndarray, "t p"]:
+    """Return directions whose products with the Hessian give all entries among locals that the structure allows.
 
     Blocks that do not interact share a direction: one per place in a block, three times as many in a chain.
     """
@@ -40,21 +36,16 @@ def tangents(structure: Structure, *, leading: bool = True) -> Float[np.ndarray,
     for number, block in enumerate(structure.blocks):
         for place, member in enumerate(block):
             rows[number % num_groups, place, member] = 1.0
-    local = rows.reshape(-1, structure.dim)
-    return np.concatenate([np.eye(structure.dim)[list(structure.leaders)], local]) if leading else local
+    return rows.reshape(-1, structure.dim)
 
 
 def read_curvature(structure: Structure, products: Float[np.ndarray, "k t p"]) -> Curvature:
     """Take the second derivatives out of products of the Hessian with `tangents`."""
     products = -products
-    num, members = products.shape[0], np.maximum(structure.members, 0)
+    members = np.maximum(structure.members, 0)
     inside = structure.is_member
     num_groups = 3 if structure.chained else 1
-    num_leading = products.shape[1] - num_groups * structure.size
-    from_leading, from_local = products[:, :num_leading], products[:, num_leading:]
-    leading = from_leading[:, :, list(structure.leaders)] if num_leading else np.zeros((num, 0, 0))
-    coupling = np.moveaxis(from_leading[:, :, members], 1, -1) * inside[..., None]
-    from_local = from_local.reshape(num, num_groups, structure.size, structure.dim)
+    from_local = products.reshape(len(products), num_groups, structure.size, structure.dim)
     both = inside[:, :, None] & inside[:, None, :]
     numbers = np.arange(len(structure.blocks))
     # Entry [b, i, j]: row of member i, direction of member j of the same group as block b.
@@ -66,7 +57,7 @@ def read_curvature(structure: Structure, products: Float[np.ndarray, "k t p"]) -
         for b in numbers[1:]:
             chain[:, b] = np.moveaxis(from_local[:, (b - 1) % num_groups][:, :, members[b]], 1, -1)
             chain[:, b] *= inside[b][:, None] & inside[b - 1][None, :]
-    return Curvature(0.5 * (leading + np.swapaxes(leading, -1, -2)), coupling, blocks, chain)
+    return Curvature(blocks, chain)
 
 
 class Locals(NamedTuple):
@@ -77,18 +68,17 @@ class Locals(NamedTuple):
     Attributes:
         factor: lower triangular.
         carry: None without a chain.
-        precision: of a block given the one before it, inverse of factor factor^T.
+        chain: curvature of a block with the one before it; None without a chain.
     """
 
     factor: Float[np.ndarray, "*k b s s"]
     carry: Float[np.ndarray, "*k b s s"] | None
-    precision: Float[np.ndarray, "*k b s s"]
     chain: Float[np.ndarray, "*k b s s"] | None
 
     def at(self, which: Any) -> "Locals":
         """Return those of some points."""
         carry, chain = (None if part is None else part[which] for part in (self.carry, self.chain))
-        return Locals(self.factor[which], carry, self.precision[which], chain)
+        return Locals(self.factor[which], carry, chain)
 
     def solve(self, rhs: Float[np.ndarray, "*k b s r"]) -> Float[np.ndarray, "*k b s r"]:
         """Solve Q x = rhs, Q the precision of all locals."""
@@ -126,8 +116,7 @@ class Locals(NamedTuple):
 def eliminate(blocks: Float[np.ndarray, "*k b s s"], chain: Float[np.ndarray, "*k b s s"] | None) -> Locals:
     """Factor the precision of the locals, in a chain from its last block to its first."""
     if chain is None:
-        factor = _covariance_factor(blocks)
-        return Locals(factor, None, blocks, None)
+        return Locals(_covariance_factor(blocks), None, None)
     factor, precision = np.empty_like(blocks), np.array(blocks)
     for b in reversed(range(blocks.shape[-3])):
         factor[..., b, :, :] = _covariance_factor(precision[..., b, :, :])
@@ -135,7 +124,7 @@ def eliminate(blocks: Float[np.ndarray, "*k b s s"], chain: Float[np.ndarray, "*
             half = np.swapaxes(factor[..., b, :, :], -1, -2) @ chain[..., b, :, :]
             precision[..., b - 1, :, :] -= np.swapaxes(half, -1, -2) @ half
     carry = -factor @ (np.swapaxes(factor, -1, -2) @ chain)
-    return Locals(factor, carry, precision, chain)
+    return Locals(factor, carry, chain)
 
 
 def _covariance_factor(precision: Float[np.ndarray, "*k s s"]) -> Float[np.ndarray, "*k s s"]:

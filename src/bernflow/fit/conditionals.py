@@ -127,7 +127,7 @@ def conditional_moments(
         near: the locals given globals near by. Steps by their curvature need gradients only, which is far cheaper
             where blocks are large.
     """
-    directions = tangents(structure, leading=False)
+    directions = tangents(structure)
     local = structure.order[structure.num_leaders :]
     x = np.array(x)
     if near is not None:
