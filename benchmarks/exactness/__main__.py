@@ -50,7 +50,8 @@ def run(name, key, steps):
     exact = MODELS[name]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a poor fit is in the table
-        post = bf.fit(exact.model, *exact.args, key=key, steps=steps, progress=False)
+        tolerance = 0 if steps is None else None
+        post = bf.fit(exact.model, *exact.args, key=key, steps=steps, tolerance=tolerance, progress=False)
     found = examine(post, exact, seed=key)
     d = post.diagnostics
     return {

@@ -39,9 +39,9 @@ TRUTHS = {
 
 # What is fitted before NUTS runs in the space of the fit.
 FLOWS = {
-    "flow": ({}, {}),
-    "flow, blackjax": ({}, {"sampler": "blackjax"}),
-    "flow, 1000 of warmup": ({}, {"warmup": 1000}),
+    "flow": ({"tolerance": 0}, {}),
+    "flow, blackjax": ({"tolerance": 0}, {"sampler": "blackjax"}),
+    "flow, 1000 of warmup": ({"tolerance": 0}, {"warmup": 1000}),
     "poor fit": ({"family": "gaussian", "steps": 200}, {}),
     "poor fit, 1000 of warmup": ({"family": "gaussian", "steps": 200}, {"warmup": 1000}),
 }

@@ -54,7 +54,7 @@ def run(entry, front, key, folder):
         warnings.simplefilter("ignore")  # A poor verdict warns; it is in the record.
         model, args = build(entry, front, load_data(entry, folder))
         built, cpu = time.perf_counter(), time.process_time()
-        post = bf.fit(model, *args, key=key, progress=False)
+        post = bf.fit(model, *args, key=key, tolerance=0, progress=False)
     seconds, cpu_seconds = time.perf_counter() - built, time.process_time() - cpu
     found = post.diagnostics
     record = {

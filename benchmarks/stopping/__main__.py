@@ -77,7 +77,10 @@ def fit(benchmark, key, steps=None):
     """Fit one flow."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a poor fit is in the table
-        return bf.fit(benchmark.model, *benchmark.args, key=key, steps=steps, components=1, progress=False)
+        tolerance = 0 if steps is None else None
+        return bf.fit(
+            benchmark.model, *benchmark.args, key=key, steps=steps, tolerance=tolerance, components=1, progress=False
+        )
 
 
 def follow(benchmark, key):

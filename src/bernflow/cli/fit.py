@@ -50,12 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     fit.add_argument("--seed", type=int, default=0, metavar="N", help="random seed (default: 0)")
     fit.add_argument("--family", default="bernstein", metavar="NAME", help="family of flows (default: bernstein)")
     fit.add_argument("--order", type=_count, metavar="N", help="order of the polynomials (default: 20)")
-    fit.add_argument("--steps", type=_count, metavar="N", help="training steps (default: until nothing is gained)")
+    fit.add_argument("--steps", type=_count, metavar="N", help="training steps (default: until --tolerance is met)")
     fit.add_argument(
         "--tolerance",
         type=float,
         metavar="NATS",
-        help="train until the estimated KL divergence is below this, such as 0.01 (default: until nothing is gained)",
+        help="stop when the estimated KL divergence is below this (default: 0.01); 0 trains until the ELBO stops "
+        "improving",
     )
     fit.add_argument(
         "--restarts",

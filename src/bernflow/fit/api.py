@@ -14,9 +14,10 @@ from bernflow.background import without_pauses
 from bernflow.errors import ArgumentError
 from bernflow.fit.automatic import fit_target
 from bernflow.fit.devices import Devices, as_mesh
-from bernflow.fit.engine import DIAGNOSTIC_PRECISION, stacked, train_and_judge, warn_if_poor
+from bernflow.fit.engine import stacked, train_and_judge, warn_if_poor
 from bernflow.fit.identity import identify
 from bernflow.fit.jointly import fit_jointly, is_joint
+from bernflow.fit.judging import DIAGNOSTIC_PRECISION
 from bernflow.fit.mappings import forget_if_crowded
 from bernflow.fit.resume import Resumption, claim_folder
 from bernflow.fit.settings import check_count, resolve_settings
@@ -73,9 +74,11 @@ def fit(
             of shape (p,), which is trained on from what it is.
         order: order M of the Bernstein polynomials (default 20; 50 for the paper's family).
         base: base noise, "normal" (default) or "logistic", whose tails are heavier.
-        steps: number of training steps; None trains until nothing is gained any more.
-        tolerance: train, in place of that, until the Kullback-Leibler divergence from the posterior is estimated to be
-            below 0.8 of so many nats: 0.01 is hard to see in any plot, and often met in a fraction of the time.
+        steps: number of training steps. If None (default), training stops at `tolerance`.
+        tolerance: Kullback-Leibler divergence from the posterior in nats at which to stop (default 0.01, which is hard
+            to see in any plot). Training stops when the estimate is below 0.8 * tolerance and the verdict is "good", or
+            when the ELBO no longer improves. With 0, train until the ELBO stops improving, which often takes several
+            times as long. Not for batches of rows, which are trained for a number of steps.
         num_particles: draws per step (default 32; 10 for the paper's family).
         restarts: number of fits from different starts, trained at once; the best is returned, and the others tell
             whether it misses a mode (default 1).
@@ -189,7 +192,7 @@ def refine(
         components=1,
         optimizer=chosen["learning_rate"] if optimizer is None else optimizer,
         precision=chosen["precision"],
-    )
+    ).thorough()
     assert posterior.model is not None  # Posterior.refine has made sure
     with use_precision(settings.precision):
         target = Target(posterior.model)

@@ -12,14 +12,14 @@ import numpy as np
 from jaxtyping import Array, Int, Key
 
 from bernflow.background import Effort, without_pauses
-from bernflow.diagnostics.verdict import Diagnostics, judge, say_improper
+from bernflow.diagnostics.verdict import Diagnostics, say_improper
 from bernflow.fit import modes
 from bernflow.fit.ahead import compile_ahead
 from bernflow.fit.building import flows_at
-from bernflow.fit.chunk import begin, gradients_per_step, num_stacked
+from bernflow.fit.chunk import Trainee, begin, gradients_per_step
 from bernflow.fit.devices import Devices
-from bernflow.fit.evaluation import evaluate, num_diagnostic_draws, pick, weigh
 from bernflow.fit.interruption import Interruption
+from bernflow.fit.judging import DIAGNOSTIC_PRECISION, Look, cast, choose, look
 from bernflow.fit.loop import Method, Place, train
 from bernflow.fit.powers import find_powers
 from bernflow.fit.probes import mass_elsewhere
@@ -47,7 +47,6 @@ from bernflow.target import Target
 from bernflow.versions import version_of
 
 NUM_STARTS = 8
-DIAGNOSTIC_PRECISION = "float64"
 # After fewer steps a poor fit needs no other explanation.
 MIN_STEPS_THOROUGH = 1000
 
@@ -195,44 +194,43 @@ def train_and_judge(
             memory.keep(place, recorder)
         interruption.check()
 
+    seen: Look | None = None
+
+    def look_at(trainee: Trainee) -> Look:
+        with use_precision(DIAGNOSTIC_PRECISION):
+            return look(trainee, _spread(target, devices), settings, choice_key, judge_key)
+
+    def accept(trainee: Trainee) -> bool:
+        nonlocal seen
+        seen = look_at(trainee)  # kept for the verdict
+        return seen.judge().verdict == "good"
+
     with Interruption() as interruption:
         try:
             with use_precision(settings.precision):
                 begun = begin(flows, settings.optimizer)
                 spread = _spread(target, devices)
                 place = None if memory is None else memory.restore(begun, recorder)
-                trained = train(begun, spread, loop_key, method, settings.steps, recorder, place, keep, goal)
+                trained = train(begun, spread, loop_key, method, settings.steps, recorder, place, keep, goal, accept)
         finally:
             recorder.close()
             if memory is not None:
                 memory.flush()
-        trainee, done, interrupted = trained.trainee, trained.steps, trained.interrupted
+        done, interrupted = trained.steps, trained.interrupted
         if interrupted:
             _warn_interrupted(done_before + done)
         with use_precision(DIAGNOSTIC_PRECISION):
-            flows = cast(fetched(trainee.flow), DIAGNOSTIC_PRECISION)
+            if seen is None or seen.trainee is not trained.trainee:
+                seen = look_at(trained.trainee)
             spread = _spread(target, devices)
-            best, distribution, missing = _choose(flows, spread, choice_key, settings.components or 1)
-            distribution = fetched(distribution)
-            num_parts = len(distribution.components) if isinstance(distribution, Mixture) else 1
-            skipped = int(np.asarray(trainee.num_skipped)[best])
-            # In a hurry few draws are enough for a fit that they call good.
-            for num in sorted(
-                {num_diagnostic_draws(spread.model, hurry, spread.dim) for hurry in (settings.tolerance, None)}
-            ):
-                draws, log_weights = weigh(distribution, spread, judge_key, num)
-                diagnostics = judge(log_weights, missing_mass=missing, num_parts=num_parts, num_failed_steps=skipped)
-                if diagnostics.verdict == "good":
-                    break
+            diagnostics = seen.judge(seen.missing)
             if probes is not None and np.isfinite(diagnostics.log_evidence):
-                elsewhere = mass_elsewhere(probes, spread, draws, diagnostics.log_evidence, choice_key)
-                if elsewhere > (missing or 0.0):
-                    diagnostics = judge(
-                        log_weights, missing_mass=elsewhere, num_parts=num_parts, num_failed_steps=skipped
-                    )
+                elsewhere = mass_elsewhere(probes, spread, seen.draws, diagnostics.log_evidence, choice_key)
+                if elsewhere > (seen.missing or 0.0):
+                    diagnostics = seen.judge(elsewhere)
             thorough = diagnostics.verdict == "poor" and done >= MIN_STEPS_THOROUGH
             start = None if probes is None else probes.at(0)
-            endless = find_endless(distribution, spread, draws, log_weights, judge_key, thorough, start)
+            endless = find_endless(seen.distribution, spread, seen.draws, seen.log_weights, judge_key, thorough, start)
             if endless is not None:
                 diagnostics = say_improper(diagnostics, *endless)
     if interruption.heard and not interrupted:  # while it was judged
@@ -240,15 +238,15 @@ def train_and_judge(
         _warn_interrupted(done_before + done)
     if interrupted:
         diagnostics = _say_interrupted(diagnostics, done_before + done)
-    history = recorder.history(best)
+    history = recorder.history(seen.best)
     if earlier is not None:
         history = {name: np.concatenate([earlier.history[name], values]) for name, values in history.items()}
     chosen = settings.describe() if earlier is None else dict(earlier.settings)
-    chosen |= describe_run(done_before + done, skipped, began, interrupted)
-    chosen["training_gradients"] = done * gradients_per_step(trainee.flow, settings.num_particles)
+    chosen |= describe_run(done_before + done, seen.num_skipped, began, interrupted)
+    chosen["training_gradients"] = done * gradients_per_step(trained.trainee.flow, settings.num_particles)
     if earlier is not None:
         chosen["training_gradients"] += earlier.settings.get("training_gradients", 0)
-    return Posterior(distribution, target.layout, target.model, diagnostics, history, chosen, refiner)
+    return Posterior(seen.distribution, target.layout, target.model, diagnostics, history, chosen, refiner)
 
 
 def describe_run(steps: int, skipped: int, began: float, interrupted: bool = False) -> dict[str, Any]:
@@ -289,36 +287,10 @@ def share(
     """Return the mixture of starts with the highest ELBO, stacked like flows; None where it is a single one."""
     with use_precision(DIAGNOSTIC_PRECISION):
         started, spread = cast(fetched(flows), DIAGNOSTIC_PRECISION), _spread(target, devices)
-        _, mixture, _ = _choose(started, spread, key, settings.components or 1)
+        _, mixture, _ = choose(started, spread, key, settings.components or 1)
         return stacked(mixture, settings.precision) if isinstance(mixture, Mixture) else None
 
 
 def stacked(distribution: Distribution, precision: str) -> Distribution:
     """Return a distribution as the only one of a stack, ready for training."""
     return cast(jax.tree.map(lambda leaf: leaf[None] if eqx.is_array(leaf) else leaf, distribution), precision)
-
-
-def _choose(
-    flows: AbstractDistribution, target: Target, key: Key[Array, ""], components: int
-) -> tuple[int, AbstractDistribution, float | None]:
-    """Return the best restart's index, what to hand out, and the mass that it misses as far as the others tell."""
-    num = num_stacked(flows)
-    if num == 1:
-        only = pick(flows, 0)
-        # Weights in training are not normalised.
-        return 0, Mixture(only.components, only.log_weights) if isinstance(only, Mixture) else only, None
-    elbos = np.mean(evaluate(flows, target, key, modes.NUM_DRAWS), axis=1)
-    best = int(np.nanargmax(np.where(np.isfinite(elbos), elbos, -np.inf)))
-    densities = modes.cross_densities(flows, target, key)  # type: ignore[arg-type]
-    if components > 1:
-        parts = modes.choose_parts(densities, components)
-        chosen = jax.tree.map(lambda leaf: leaf[np.array(parts)] if eqx.is_array(leaf) else leaf, flows)
-        # Fresh draws, more of them where there were many flows: the choice is made, the weights are not.
-        densities = modes.cross_densities(chosen, target, nth(key, 1))
-        return best, modes.merge([pick(flows, i) for i in parts], densities), None
-    return best, pick(flows, best), modes.missing_mass(densities, best)
-
-
-def cast(flows: Any, precision: str) -> Any:
-    """Return flows in another precision."""
-    return jax.tree.map(lambda leaf: leaf.astype(precision) if eqx.is_inexact_array(leaf) else leaf, flows)

@@ -15,15 +15,9 @@ from bernflow.diagnostics.verdict import judge, say_improper
 from bernflow.fit import joint
 from bernflow.fit.batches import Batches
 from bernflow.fit.devices import Devices, check_batches
-from bernflow.fit.engine import (
-    DIAGNOSTIC_PRECISION,
-    cast,
-    describe_run,
-    initial_flows,
-    num_starts,
-    train_and_judge,
-)
+from bernflow.fit.engine import describe_run, initial_flows, num_starts, train_and_judge
 from bernflow.fit.evaluation import NUM_DIAGNOSTIC_DRAWS, num_diagnostic_draws, weigh
+from bernflow.fit.judging import DIAGNOSTIC_PRECISION, cast
 from bernflow.fit.many_rows import MAX_JUDGED_ROWS, find_mode, judge_by_part, say_part
 from bernflow.fit.progress import Recorder
 from bernflow.fit.rays import find_endless
@@ -108,7 +102,7 @@ def fit_jointly(
     flow is fitted by the ordinary engine to the posterior that the frozen network leaves. The second stage sees all
     rows, so that the posterior given the network is as accurate as that of any other model.
     """
-    training = training or NetworkTraining()
+    training, settings = training or NetworkTraining(), settings.thorough()
     start_key, joint_key, final_key = spawn(key, 3)
     # Rows travel in batches alone: what is compiled for the rest must not take them along.
     without_rows = _of_all_processes(model, devices).without_rows()
@@ -161,7 +155,7 @@ def fit_jointly(
         if memory is not None:
             memory.flush()
     history = recorder.history(0) if recorder.num_rows else {}
-    more = {"batch_size": size, "joint_steps": done}
+    more = {"batch_size": size, "joint_steps": done, "tolerance": None}
     if not has_weights:
         with use_precision(DIAGNOSTIC_PRECISION):
             flow = cast(fetched(trainee.flow), DIAGNOSTIC_PRECISION)

@@ -8,6 +8,7 @@ import optax
 from jaxtyping import Array, Float, Key
 
 from bernflow.diagnostics.importance import ess_fraction
+from bernflow.diagnostics.verdict import judge
 from bernflow.fit.chunk import CHUNK, Trace, Trainee, effort_for, take_steps
 from bernflow.fit.evaluation import evaluate_finite, num_evaluation_draws
 from bernflow.fit.settings import FULL_RATE_DIM
@@ -21,7 +22,6 @@ from bernflow.fit.stopping import (
     has_arrived,
     is_close,
     is_confirmed,
-    is_good,
     is_within,
     look_closer,
 )
@@ -71,8 +71,8 @@ NUM_CYCLES_LARGE = 9
 NUM_CYCLES_WIDE = 4
 # Of a mixture every step needs inverses; near modes and along ridges few steps are enough.
 NUM_CYCLES_MIXTURE = 4
-# Where there is more to gain, only a cycle of such a length that was in vain is the last one.
-LONG_CYCLE = 2000
+# Where there is more to gain, only a cycle of such a length that was in vain is the last one; to a tolerance, always.
+LONG_CYCLE, LONG_CYCLE_TO_TOLERANCE = 2000, 1000
 # To a tolerance: looked at often, because it may be met early.
 SHORT_CYCLES = tuple(map(Cycle, (250, 250, 500, 1000, 2000, 4000, 8000)))
 # From this share of effective draws on, importance weights can lead the fit into the tails.
@@ -87,12 +87,14 @@ class Trained(NamedTuple):
         steps: number of steps taken.
         interrupted: whether an interruption ended it.
         is_over: whether a training that ends by itself ends here.
+        is_within: whether it ends because the tolerance is met, as far as the draws of an evaluation can tell.
     """
 
     trainee: Trainee
     steps: int
     interrupted: bool = False
     is_over: bool = False
+    is_within: bool = False
 
 
 class Place(NamedTuple):
@@ -162,6 +164,7 @@ def train(
     place: Place | None = None,
     keep: Callable[[Place], None] = lambda place: None,
     goal: float | None = None,
+    accept: Callable[[Trainee], bool] = lambda trainee: True,
 ) -> Trained:
     """Train for the given number of steps, or until nothing is gained any more.
 
@@ -175,10 +178,11 @@ def train(
         place: where an earlier call stood, to go on from there.
         keep: hears, after `report`, where the training stands. A KeyboardInterrupt from it ends the training.
         goal: distance from the posterior, in nats, that the first cycle must reach for a second to follow.
+        accept: judges flows that meet the tolerance by more draws; training goes on unless it returns True.
     """
     cycles = choose_cycles(trainee, target, method) if steps is None else _divide(steps, method)
     for trained in go_through(cycles, trainee, target, key, method, steps, report, place, keep, goal):
-        if trained.is_over:
+        if trained.is_over and (not trained.is_within or accept(trained.trainee)):
             break
     return trained
 
@@ -206,6 +210,7 @@ def go_through(
     evaluation_key = nth(key, 2**31 - 1)
     # A mixture's noise is that of its parts, each alone.
     widened = method.num_particles if method.use_score and not isinstance(trainee.flow, Mixture) else None
+    asks_for_good = method.tolerance is not None and method.tolerance <= MAX_GOOD
     effort, num_draws = effort_for(method.tolerance), num_evaluation_draws(target.model, method.tolerance, target.dim)
 
     def is_met(
@@ -215,7 +220,7 @@ def go_through(
         if method.tolerance is not None:
             if not all(is_within(row, method.tolerance) for row in rows):
                 return False
-            return method.tolerance > MAX_GOOD or is_good(trainee, weights, target, evaluation_key, method.tolerance)
+            return method.tolerance > MAX_GOOD or judge(best_of(rows)).verdict == "good"
         near = all(has_arrived(row, khat_allowed) for row in rows)
         return near and is_confirmed(trainee, weights, target, evaluation_key, widened)
 
@@ -228,7 +233,7 @@ def go_through(
             met = is_met(trainee, seen, seen, UNCOVERED_KHAT)
             if met:
                 report(0, 0, _seen_at_start(seen, method.num_particles))
-            yield Trained(trainee, 0, is_over=met)
+            yield Trained(trainee, 0, is_over=met, is_within=met and asks_for_good)
             place = place._replace(weights=seen)
     done, after, trainee, weights = place.done, place.after, place.kept, place.weights
     try:
@@ -259,12 +264,12 @@ def go_through(
                 trainee = after
                 continue
             log_weights = evaluate_finite(after, target, evaluation_key, num_draws)
-            step, judged = compare(weights, log_weights), log_weights
-            may_end = length >= (LONG_CYCLE if method.tolerance is not None else 0)
+            step, judged = compare(weights, log_weights, method.tolerance), log_weights
+            may_end = length >= (0 if method.tolerance is None else LONG_CYCLE_TO_TOLERANCE)
             if steps is None and weights is not None and may_end and not step.worthwhile:
-                old = look_closer(trainee, weights, target, evaluation_key)
-                new = look_closer(after, log_weights, target, evaluation_key)
-                step = compare(old, new)
+                old = look_closer(trainee, weights, target, evaluation_key, method.tolerance)
+                new = look_closer(after, log_weights, target, evaluation_key, method.tolerance)
+                step = compare(old, new, method.tolerance)
                 judged = new if step.better else old
             if step.better or weights is None:
                 trainee, weights = after, log_weights
@@ -273,12 +278,12 @@ def go_through(
             # One cycle of covering is due unless the tails are met already.
             khat_allowed = UNCOVERED_KHAT if cycle == 0 else COVERED_KHAT
             # After a bold cycle in vain the next one, at a low rate, may still gain.
-            is_long = length >= LONG_CYCLE and not bold
+            is_long = length >= (LONG_CYCLE if method.tolerance is None else LONG_CYCLE_TO_TOLERANCE) and not bold
             in_vain = may_end and not step.worthwhile and (is_close(best_of(judged)) or is_long)
             if goal is not None and cycle == 0 and distance(best_of(weights)) > goal:
                 in_vain = True
             met = in_vain or is_met(trainee, weights, best_of(judged)[None], khat_allowed)
-            yield Trained(trainee, done, is_over=met)
+            yield Trained(trainee, done, is_over=met, is_within=met and not in_vain and asks_for_good)
     except KeyboardInterrupt:
         if done == 0:
             raise

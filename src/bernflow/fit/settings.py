@@ -18,6 +18,8 @@ from bernflow.precision import resolve_precision
 FULL_RATE_DIM = 64
 # Share of the rate where the outer map has no matrix.
 WIDE_RATE = 0.1
+# Nats from the posterior at which a fit stops by default: hard to see in any plot.
+DEFAULT_TOLERANCE = 0.01
 # Units per hidden layer of the conditioner.
 HIDDEN_WIDTH = 32
 
@@ -34,7 +36,11 @@ RMSPROP = optax.chain(optax.scale_by_rms(decay=0.9, eps=1e-7), optax.scale(-1.0)
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """A checked set of choices; None in `steps` means: until nothing is gained any more, or `tolerance` is met."""
+    """A checked set of choices.
+
+    Without `steps`, training stops when the estimated KL divergence is below `tolerance`; if that is None too, when
+    the ELBO stops improving.
+    """
 
     family_name: str
     family: Family
@@ -72,11 +78,16 @@ class Settings:
         # The outer map has p^2 entries, and the noise of their steps adds up.
         return self.learning_rate * min(1.0, FULL_RATE_DIM / dim)
 
+    def thorough(self) -> "Settings":
+        """Return the same choices for a training that ends when the ELBO stops improving."""
+        return dataclasses.replace(self, tolerance=None)
+
     def describe(self) -> dict[str, Any]:
-        """Return the choices as JSON-able values."""
+        """Return the choices as JSON-able values, `tolerance` as `fit` takes it."""
         skip = ("family", "optimizer", "family_name")
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in skip}
-        return {"family": self.family_name, **fields}
+        tolerance = None if self.steps is not None else self.tolerance or 0.0
+        return {"family": self.family_name, **fields, "tolerance": tolerance}
 
 
 def resolve_settings(
@@ -99,8 +110,6 @@ def resolve_settings(
             f"restarts={restarts}, components={components or 1}: the family {family!r} has one start only, since "
             f"{kind.one_start}. Leave both out, or choose another family."
         )
-    if tolerance is not None:
-        _check_tolerance(tolerance, steps, kind, family)
     transformation, learning_rate = _optimizer(optimizer, kind)
     return Settings(
         family_name=family,
@@ -115,17 +124,24 @@ def resolve_settings(
         precision=resolve_precision(precision),
         optimizer=transformation,
         learning_rate=learning_rate,
-        tolerance=None if tolerance is None else float(tolerance),
+        tolerance=_tolerance(tolerance, steps, kind, family),
     )
 
 
-def _check_tolerance(tolerance: Any, steps: Any, family: Family, name: str) -> None:
-    if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not 0.0 < tolerance < float("inf"):
-        raise ArgumentError(f"tolerance={tolerance!r}: expected a positive number of nats such as 0.01, or None.")
+def _tolerance(tolerance: Any, steps: Any, family: Family, name: str) -> float | None:
+    """Return the tolerance to train to, or None where something else ends the training."""
+    if tolerance is None:
+        return None if steps is not None or family.paper_recipe else DEFAULT_TOLERANCE
+    if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not 0.0 <= tolerance < float("inf"):
+        raise ArgumentError(
+            f"tolerance={tolerance!r}: expected a number of nats such as 0.01, 0 to train until the ELBO stops "
+            f"improving, or None for the default of {DEFAULT_TOLERANCE:g}."
+        )
     if steps is not None:
         raise ArgumentError(f"steps={steps!r}, tolerance={tolerance!r}: one of them ends the training; leave one out.")
     if family.paper_recipe:
         raise ArgumentError(f"tolerance={tolerance!r}: the family {name!r} trains for a number of steps; give steps.")
+    return float(tolerance) or None
 
 
 def check_count(name: str, value: Any, default: int) -> int:

@@ -28,6 +28,8 @@ MAX_GOOD = 0.02
 # A cycle was worthwhile if it gained more nats than this, and than this share of the distance.
 WORTHWHILE_GAIN = 2e-4
 WORTHWHILE_SHARE = 0.05
+# ... and, to a tolerance, more than this share of it.
+WORTHWHILE_SHARE_OF_TOLERANCE = 0.1
 # Log weights above the mean count up to this many nats: a few tail draws must not decide.
 MAX_EXCESS = 1.0
 
@@ -44,7 +46,9 @@ class Comparison(NamedTuple):
     worthwhile: bool
 
 
-def compare(before: Float[np.ndarray, "r s"] | None, after: Float[np.ndarray, "r s"]) -> Comparison:
+def compare(
+    before: Float[np.ndarray, "r s"] | None, after: Float[np.ndarray, "r s"], tolerance: float | None = None
+) -> Comparison:
     """Compare log weights before and after a cycle; both were made from the same noise.
 
     The ELBO sees all that was gained. Distances are known with a far smaller Monte Carlo error, but they do not see
@@ -57,8 +61,9 @@ def compare(before: Float[np.ndarray, "r s"] | None, after: Float[np.ndarray, "r
     before_it = distances(old)
     nearer, nearer_error = _mean_and_error(before_it - distances(new))
     better = gain > error or (gain > -error and nearer > 0.0)
-    least = max(WORTHWHILE_GAIN, WORTHWHILE_SHARE * float(np.mean(before_it)), nearer_error)
-    worthwhile = gain > max(WORTHWHILE_GAIN, error) or nearer > least
+    visible = max(WORTHWHILE_GAIN, WORTHWHILE_SHARE_OF_TOLERANCE * (tolerance or 0.0))
+    least = max(visible, WORTHWHILE_SHARE * float(np.mean(before_it)), nearer_error)
+    worthwhile = gain > max(visible, error) or nearer > least
     return Comparison(better=bool(better), worthwhile=bool(better and worthwhile))
 
 
@@ -82,13 +87,6 @@ def is_within(weights: Float[np.ndarray, " s"], tolerance: float) -> bool:
     # Two estimates: the first does not see tails that were cut off, the second is noisy.
     missing = log_evidence(weights)[0] - np.mean(weights)
     return max(distance(weights), missing) < SAFETY * tolerance and psis(weights)[1] < COVERED_KHAT
-
-
-def is_good(
-    trainee: Trainee, weights: Float[np.ndarray, "r s"], target: Target, key: Key[Array, ""], tolerance: float
-) -> bool:
-    """Tell whether as many draws as for the verdict call the best restart good."""
-    return judge(look_closer(trainee, weights, target, key, tolerance)[0]).verdict == "good"
 
 
 def is_confirmed(

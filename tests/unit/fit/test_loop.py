@@ -75,7 +75,7 @@ def test_padding_is_neither_trained_nor_counted(broken_target):
 def test_train_takes_the_steps_that_it_was_told(broken_target):
     heard = []
     method = Method(OPTIMIZER, 0.01, False, 8, use_score=False)
-    _, done, interrupted, _ = train(
+    trained = train(
         begin(stacked_flow(), OPTIMIZER),
         broken_target,
         jax.random.key(0),
@@ -83,7 +83,7 @@ def test_train_takes_the_steps_that_it_was_told(broken_target):
         CHUNK + 7,
         lambda done, planned, trace: heard.append((done, planned, trace.elbo.shape)),
     )
-    assert (done, interrupted) == (CHUNK + 7, False)
+    assert (trained.steps, trained.interrupted) == (CHUNK + 7, False)
     assert heard == [(CHUNK, CHUNK + 7, (1, CHUNK)), (CHUNK + 7, CHUNK + 7, (1, 7))]
 
 

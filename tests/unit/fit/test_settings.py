@@ -5,7 +5,7 @@ import pytest
 
 from bernflow.errors import ArgumentError
 from bernflow.fit.building import zero_flows
-from bernflow.fit.settings import resolve_settings
+from bernflow.fit.settings import DEFAULT_TOLERANCE, resolve_settings
 from bernflow.flows.families import FAMILIES, PAPER_LEARNING_RATE
 
 NOTHING_SAID = {
@@ -36,8 +36,11 @@ def resolve(**given):
         ({"family": "student-t", "base": "normal"}, r"base='normal': the family 'student-t' has its own base noise"),
         ({"family": "bernstein-paper", "base": "logistic"}, r"has its own base noise; leave base out"),
         ({"base": "cauchy"}, r"base='cauchy' is unknown: expected one of normal, logistic or None"),
-        ({"tolerance": 0.0}, r"tolerance=0.0: expected a positive number of nats such as 0.01, or None"),
-        ({"tolerance": "1"}, r"tolerance='1': expected a positive number of nats"),
+        *(
+            ({"tolerance": value}, rf"tolerance={value!r}: expected a number of nats such as 0.01, 0 to train until")
+            for value in (-0.01, float("nan"), float("inf"), True, False, "1")
+        ),
+        ({"tolerance": 0, "steps": 10}, r"steps=10, tolerance=0: one of them ends the training; leave one out"),
         ({"tolerance": 0.1, "steps": 10}, r"steps=10, tolerance=0.1: one of them ends the training; leave one out"),
         (
             {"tolerance": 0.1, "family": "bernstein-paper"},
@@ -68,6 +71,24 @@ def test_defaults():
     paper = resolve(family="bernstein-paper:f2")
     assert (paper.variant, paper.order, paper.num_particles, paper.steps) == ("f2", 50, 10, 100_000)
     assert paper.learning_rate == PAPER_LEARNING_RATE
+
+
+@pytest.mark.parametrize(
+    ("given", "resolved", "described"),
+    [
+        ({}, DEFAULT_TOLERANCE, 0.01),
+        ({"tolerance": 0.1}, 0.1, 0.1),
+        ({"tolerance": 0}, None, 0.0),
+        ({"tolerance": 0.0}, None, 0.0),
+        ({"steps": 10}, None, None),
+        ({"family": "bernstein-paper"}, None, None),
+    ],
+)
+def test_what_ends_the_training(given, resolved, described):
+    settings = resolve(**given)
+    assert settings.tolerance == resolved
+    assert settings.describe()["tolerance"] == described
+    assert settings.thorough().tolerance is None
 
 
 def test_choices_are_taken_over():

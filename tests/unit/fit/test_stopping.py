@@ -53,6 +53,12 @@ def test_a_cycle_that_halves_the_distance_is_better_and_worthwhile():
     assert compare(after, before) == (False, False)
 
 
+def test_to_a_tolerance_a_gain_that_nobody_could_see_is_not_worthwhile():
+    before, after = log_weights(0.002)[None], log_weights(0.0015)[None]
+    assert compare(before, after) == (True, True)
+    assert compare(before, after, tolerance=0.01) == (True, False)
+
+
 @pytest.mark.filterwarnings("ignore:bernflow")
 def test_training_ends_at_the_tolerance():
     # A skewed posterior: a Gaussian is 0.05 nats off.

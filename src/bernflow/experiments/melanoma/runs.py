@@ -183,7 +183,7 @@ def run_m2(method: str, seed: int = 0, num_warmup: int = 1000, num_samples: int 
             "batches": {"batch_size": 256},
             "paper": {"family": "bernstein-paper", "steps": 20_000},
         }
-        posterior = bf.fit(model, key=seed, progress=False, **chosen.get(method, {}))
+        posterior = bf.fit(model, key=seed, progress=False, **chosen.get(method, {"tolerance": 0}))
         if posterior.settings["interrupted"]:
             raise KeyboardInterrupt
         draws = posterior.draws(20_000)

@@ -10,6 +10,7 @@ from bernflow.diagnostics import psis
 from bernflow.experiments.study.methods import METHODS
 from bernflow.experiments.study.plan import Result, Task
 from bernflow.experiments.targets import BENCHMARKS
+from bernflow.flows.families import get_family
 from bernflow.posterior import Posterior
 
 # Draws for the evaluation must be none of those that the fit has seen: its keys are small integers.
@@ -54,13 +55,13 @@ def fit_once(target: str, method: str, key: int, num_draws: int, num_kept: int, 
 
 
 def fit_posterior(target: str, method: str, key: int, **settings: Any) -> Posterior:
-    """Fit a target by a method."""
-    benchmark = BENCHMARKS[target]
+    """Fit a target by a method; where no number of steps is given, until the ELBO stops improving."""
+    benchmark, told = BENCHMARKS[target], {**METHODS[method].settings, **settings}
+    if told.get("steps") is None and not get_family(told.get("family", "bernstein"))[0].paper_recipe:
+        told = {"tolerance": 0, **told}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a poor fit is a result here, and the tables say so
-        posterior = bf.fit(
-            benchmark.model, *benchmark.args, key=key, progress=False, **{**METHODS[method].settings, **settings}
-        )
+        posterior = bf.fit(benchmark.model, *benchmark.args, key=key, progress=False, **told)
     if posterior.settings["interrupted"]:
         raise KeyboardInterrupt  # half a fit is no result to keep
     return posterior

@@ -25,7 +25,7 @@ class Method:
 TRUTH = "#222222"
 
 METHODS: dict[str, Method] = {
-    "bernflow": Method("bernflow", {}, "#0072B2", "default settings: M = 20, S = 32, until nothing is gained"),
+    "bernflow": Method("bernflow", {}, "#0072B2", "M = 20, S = 32, tolerance=0: until the ELBO stops improving"),
     "paper": Method(
         "BF-VI (paper's recipe)",
         {"family": "bernstein-paper"},

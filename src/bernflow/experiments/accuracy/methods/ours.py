@@ -15,11 +15,12 @@ DEFAULTS, CHOICES, PAPER = "bernflow", "bernflow-choices", "bernstein-paper"
 
 
 def fit(benchmark: Benchmark, key: int, settings: Settings) -> Fitted:
-    """Fit by `bf.fit`."""
+    """Fit by `bf.fit`; where no number of steps is given, until the ELBO stops improving."""
+    told = dict(settings) if "steps" in settings else {"tolerance": 0, **settings}
     started = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a poor verdict warns; it is in the record
-        post = bf.fit(benchmark.model, *benchmark.args, key=key, progress=False, **settings)
+        post = bf.fit(benchmark.model, *benchmark.args, key=key, progress=False, **told)
     seconds = time.perf_counter() - started
     if post.settings["interrupted"]:
         raise KeyboardInterrupt  # half a fit is no result to keep
@@ -66,8 +67,8 @@ METHODS = (
         DEFAULTS,
         "bernflow",
         fit,
-        "`bf.fit(model, *args)` with its defaults. Gradients: those of the steps, and the most that the "
-        "Newton paths to its start can take.",
+        "`bf.fit(model, *args, tolerance=0)`, other settings at their defaults. Gradients: those of the steps, and the "
+        "most that the Newton paths to its start can take.",
     ),
     Method(
         CHOICES,

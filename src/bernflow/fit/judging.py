@@ -1,0 +1,96 @@
+"""Fresh draws of trained flows, and what they tell."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from bernflow.diagnostics.verdict import Diagnostics, judge
+from bernflow.fit import modes
+from bernflow.fit.chunk import Trainee, num_stacked
+from bernflow.fit.evaluation import evaluate, num_diagnostic_draws, pick, weigh
+from bernflow.fit.settings import Settings
+from bernflow.flows.base import AbstractDistribution
+from bernflow.flows.mixture import Mixture
+from bernflow.keys import nth
+from bernflow.placement import fetched
+from bernflow.target import Target
+
+DIAGNOSTIC_PRECISION = "float64"
+
+
+class Look(NamedTuple):
+    """What is handed out of trained flows, with fresh draws of it.
+
+    Attributes:
+        trainee: the trained flows.
+        best: index of the best restart.
+        distribution: the best flow, or a mixture.
+        missing: share of the mass that it misses as far as the other restarts tell, or None.
+        draws: fresh draws; in very many dimensions, only the first.
+        log_weights: their log weights.
+    """
+
+    trainee: Trainee
+    best: int
+    distribution: AbstractDistribution
+    missing: float | None
+    draws: Float[np.ndarray, "s p"]
+    log_weights: Float[np.ndarray, " s"]
+
+    @property
+    def num_skipped(self) -> int:
+        """Number of training steps of the best restart that were not finite."""
+        return int(np.asarray(self.trainee.num_skipped)[self.best])
+
+    def judge(self, missing_mass: float | None = None) -> Diagnostics:
+        """Return the verdict for a given share of missing mass."""
+        parts = self.distribution.components if isinstance(self.distribution, Mixture) else (self.distribution,)
+        return judge(
+            self.log_weights, missing_mass=missing_mass, num_parts=len(parts), num_failed_steps=self.num_skipped
+        )
+
+
+def look(
+    trainee: Trainee, target: Target, settings: Settings, choice_key: Key[Array, ""], judge_key: Key[Array, ""]
+) -> Look:
+    """Choose what to hand out of trained flows and draw from it, in double precision.
+
+    To a tolerance, few draws are enough for a fit that they call good.
+    """
+    flows = cast(fetched(trainee.flow), DIAGNOSTIC_PRECISION)
+    best, distribution, missing = choose(flows, target, choice_key, settings.components or 1)
+    distribution = fetched(distribution)
+    for num in sorted({num_diagnostic_draws(target.model, t, target.dim) for t in (settings.tolerance, None)}):
+        seen = Look(trainee, best, distribution, missing, *weigh(distribution, target, judge_key, num))
+        if seen.judge(missing).verdict == "good":
+            break
+    return seen
+
+
+def choose(
+    flows: AbstractDistribution, target: Target, key: Key[Array, ""], components: int
+) -> tuple[int, AbstractDistribution, float | None]:
+    """Return the best restart's index, what to hand out, and the mass that it misses as far as the others tell."""
+    num = num_stacked(flows)
+    if num == 1:
+        only = pick(flows, 0)
+        # Weights in training are not normalised.
+        return 0, Mixture(only.components, only.log_weights) if isinstance(only, Mixture) else only, None
+    elbos = np.mean(evaluate(flows, target, key, modes.NUM_DRAWS), axis=1)
+    best = int(np.nanargmax(np.where(np.isfinite(elbos), elbos, -np.inf)))
+    densities = modes.cross_densities(flows, target, key)  # type: ignore[arg-type]
+    if components > 1:
+        parts = modes.choose_parts(densities, components)
+        chosen = jax.tree.map(lambda leaf: leaf[np.array(parts)] if eqx.is_array(leaf) else leaf, flows)
+        # Fresh draws, more of them where there were many flows: the choice is made, the weights are not.
+        densities = modes.cross_densities(chosen, target, nth(key, 1))
+        return best, modes.merge([pick(flows, i) for i in parts], densities), None
+    return best, pick(flows, best), modes.missing_mass(densities, best)
+
+
+def cast(flows: Any, precision: str) -> Any:
+    """Return flows in another precision."""
+    return jax.tree.map(lambda leaf: leaf.astype(precision) if eqx.is_inexact_array(leaf) else leaf, flows)
