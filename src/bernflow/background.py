@@ -7,10 +7,11 @@ model is; compiling it beside the search for a start makes use of a second core.
 import enum
 import functools
 import gc
+import math
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import Any
 
@@ -113,6 +114,11 @@ class BackgroundJit:
         if self._is_long and not num_variants(self._compiled):
             check_memory(NEEDED_TO_COMPILE)
         return self._compiled(*args, **kwargs)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for what is being compiled, at most so long; return whether nothing is any more."""
+        pending = wait(tuple(self._pending), None if math.isinf(seconds) else max(0.0, seconds)).not_done
+        return not pending
 
     def _wait(self) -> None:
         while True:

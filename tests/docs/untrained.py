@@ -16,6 +16,7 @@ from numpyro.infer import SVI
 
 import bernflow as bf
 from bernflow.diagnostics import judge
+from bernflow.fit.deadline import Deadline
 from bernflow.fit.engine import describe_run
 from bernflow.flows.families import Spec, get_family
 from bernflow.posterior.chains import NutsRun
@@ -50,7 +51,7 @@ def _posterior(model, settings):
         )
     diagnostics = dataclasses.replace(judge(np.zeros(1000), num_resamples=2), missing_mass=0.0)
     history = {"step": np.arange(NUM_HISTORY), "elbo": np.zeros(NUM_HISTORY), "elbo_se": np.ones(NUM_HISTORY)}
-    described = settings.describe() | describe_run(NUM_HISTORY, 0, 0.0)
+    described = settings.describe() | describe_run(NUM_HISTORY, 0, Deadline.start())
     return bf.Posterior(flow, layout, model, diagnostics, history, described)
 
 

@@ -73,7 +73,7 @@ CASES = {"normal-normal": normal_normal, "beta-binomial": beta_binomial, "gamma-
 @pytest.fixture(scope="module", params=CASES)
 def fitted(request):
     case = CASES[request.param]()
-    return case, bf.fit(case.model, case.y, progress=False)
+    return case, bf.fit(case.model, case.y, tolerance=0, progress=False)
 
 
 def test_kl_and_evidence(fitted):

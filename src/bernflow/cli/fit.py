@@ -13,6 +13,7 @@ from bernflow.cli.command import INTERRUPTED, OK, POOR, Command
 from bernflow.cli.printing import COLUMNS, figure_lines, table_lines, wrapped
 from bernflow.errors import ArgumentError, ModelError
 from bernflow.files import ensure_writable, json_text
+from bernflow.fit.deadline import Deadline
 from bernflow.fit.settings import resolve_settings
 from bernflow.runs.folder import CSV, FORMATS, NETCDF, Run, check_formats, check_free, fingerprint, write_run
 from bernflow.runs.source import load_model, split_name
@@ -59,6 +60,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "improving",
     )
     fit.add_argument(
+        "--time-limit",
+        type=float,
+        metavar="SECONDS",
+        help="return the best fit so far after this time, compilation included (default: no limit)",
+    )
+    fit.add_argument(
         "--restarts",
         type=_count,
         metavar="N",
@@ -102,6 +109,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         path, _ = split_name(options.model)
         resolve_settings(base=None, num_particles=None, optimizer=None, precision=None, **settings)
+        Deadline.start(options.time_limit)
     except ArgumentError as error:
         options.refuse(str(error))
     out = options.out or Path(f"{path.stem}-fit")
@@ -115,6 +123,7 @@ def run(options: argparse.Namespace) -> int:
             source.model,
             model_kwargs=source.model_kwargs,
             key=options.seed,
+            time_limit=options.time_limit,
             resume=options.resume,
             progress=not options.quiet,
             **settings,
@@ -122,7 +131,7 @@ def run(options: argparse.Namespace) -> int:
         origin = {
             "model": {**(fingerprint(path) or {}), "given": options.model},
             "data": fingerprint(options.data),
-            "options": {"seed": options.seed, **settings},
+            "options": {"seed": options.seed, "time_limit": options.time_limit, **settings},
         }
         found = write_run(
             posterior, out, num=options.draws, weighted=options.resample, formats=options.format, origin=origin

@@ -28,6 +28,7 @@ def prepare_steps(flows: AbstractFlow, target: Target, settings: Settings) -> No
         num_particles=settings.num_particles,
         use_score=settings.trains_by_score(flows),
         tolerance=settings.tolerance,
+        piece=settings.piece,
     )
 
 

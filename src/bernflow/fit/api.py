@@ -1,6 +1,6 @@
 """`fit`: from a model to a posterior with a verdict."""
 
-import time
+import dataclasses
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from os import PathLike
@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 from bernflow.background import without_pauses
 from bernflow.errors import ArgumentError
 from bernflow.fit.automatic import fit_target
+from bernflow.fit.deadline import PIECE, Deadline
 from bernflow.fit.devices import Devices, as_mesh
 from bernflow.fit.engine import stacked, train_and_judge, warn_if_poor
 from bernflow.fit.identity import identify
@@ -45,6 +46,7 @@ def fit(
     base: str | None = None,
     steps: int | None = None,
     tolerance: float | None = None,
+    time_limit: float | None = None,
     num_particles: int | None = None,
     restarts: int | None = None,
     components: int | None = None,
@@ -79,6 +81,11 @@ def fit(
             to see in any plot). Training stops when the estimate is below 0.8 * tolerance and the verdict is "good", or
             when the ELBO no longer improves. With 0, train until the ELBO stops improving, which often takes several
             times as long. Not for batches of rows, which are trained for a number of steps.
+        time_limit: seconds that the fit may take, counted from this call, compilation included. The best posterior so
+            far is judged and returned by then, with `settings["out_of_time"]`; it may end earlier. One call of compiled
+            code, such as the search for a start, and most compilations cannot be cut short, so that a limit of a few
+            seconds can be exceeded, and where to stop depends on the speed of the machine. With `resume`, the same call
+            trains on, and may have another limit.
         num_particles: draws per step (default 32; 10 for the paper's family).
         restarts: number of fits from different starts, trained at once; the best is returned, and the others tell
             whether it misses a mode (default 1).
@@ -108,7 +115,7 @@ def fit(
         >>> post.diagnostics.verdict
         'good'
     """
-    began = time.perf_counter()
+    deadline = Deadline.start(time_limit)
     check_not_forked()  # before anything asks JAX for its devices, which would hang
     forget_if_crowded()
     check_memory()
@@ -124,6 +131,13 @@ def fit(
         precision=precision,
         tolerance=tolerance,
     )
+    if time_limit is not None:
+        settings = dataclasses.replace(settings, piece=PIECE)
+        if jax.process_count() > 1:
+            raise ArgumentError(
+                f"time_limit={time_limit!r}: the processes of one run would stop after different steps. Give steps "
+                "instead."
+            )
     if model_kwargs is not None and not isinstance(model_kwargs, dict):
         raise ArgumentError(f"model_kwargs={model_kwargs!r}: expected a dict of keyword arguments for the model.")
     if batch_size is not None:
@@ -161,17 +175,17 @@ def fit(
                         "or give steps."
                     )
                 posterior = fit_jointly(
-                    accepted, settings, random_key, batch_size, progress, began, refine, None, resumption, devices
+                    accepted, settings, random_key, batch_size, progress, deadline, refine, None, resumption, devices
                 )
             else:
                 posterior = fit_target(
-                    Target(accepted), settings, random_key, progress, began, refine, resumption, devices
+                    Target(accepted), settings, random_key, progress, deadline, refine, resumption, devices
                 )
         warn_if_poor(posterior)
         if devices is not None and devices.own_rows:
             # No process has all rows: weights and predictions from one's own would be wrong.
             posterior.model = None
-        if resumption is not None and not posterior.settings["interrupted"]:
+        if resumption is not None and not (posterior.settings["interrupted"] or posterior.settings["out_of_time"]):
             resumption.finish(posterior)
     return posterior
 
@@ -180,7 +194,6 @@ def refine(
     posterior: Posterior, steps: int | None = None, key: Any = 3, optimizer: Any = None, progress: bool = True
 ) -> Posterior:
     """Train a posterior on from where it is; called by `Posterior.refine`."""
-    began = time.perf_counter()
     chosen = posterior.settings
     settings = resolve_settings(
         family=_family_of(posterior),
@@ -202,7 +215,9 @@ def refine(
                 "refine() trains a mixture on whose flows know their score, and those of the family "
                 f"{settings.family_name!r} do not: call bf.fit with more steps."
             )
-    refined = train_and_judge(target, settings, flows, as_key(key), progress, began, refine, earlier=posterior)
+    refined = train_and_judge(
+        target, settings, flows, as_key(key), progress, Deadline.start(), refine, earlier=posterior
+    )
     warn_if_poor(refined)
     return refined
 

@@ -6,8 +6,17 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from bernflow.diagnostics.verdict import MISSING_USABLE
+from bernflow.fit.deadline import STAGE_SHARE, Deadline
 from bernflow.fit.devices import Devices
-from bernflow.fit.engine import Refiner, find_starts, informed_flows, initial_flows, share, train_and_judge
+from bernflow.fit.engine import (
+    Refiner,
+    find_starts,
+    informed_flows,
+    initial_flows,
+    say_out_of_time,
+    share,
+    train_and_judge,
+)
 from bernflow.fit.modes import PART_GAIN, distinct_places
 from bernflow.fit.resume import Resumption
 from bernflow.fit.settings import Settings
@@ -28,6 +37,8 @@ MAX_DIM = 64
 FEW_DIM = 10
 # Flows that share a posterior are soon within this many nats of it, or it is shaped so that each must learn much alone.
 TOGETHER_GOAL = 0.1
+# Under a time limit, the least seconds for a mixture: most of them are spent compiling.
+MIXTURE_SECONDS = 20.0
 
 
 def fit_target(
@@ -35,7 +46,7 @@ def fit_target(
     settings: Settings,
     key: Key[Array, ""],
     progress: bool,
-    began: float,
+    deadline: Deadline,
     refiner: Refiner,
     resumption: Resumption | None = None,
     devices: Devices | None = None,
@@ -59,7 +70,7 @@ def fit_target(
             flows,
             key,
             progress,
-            began,
+            deadline,
             refiner,
             goal=goal,
             probes=probes,
@@ -77,8 +88,10 @@ def fit_target(
         if mixture is None:
             return train(alone, settings, flows, key, probes)
         shared = train("together", settings, mixture, nth(key, 4), probes, TOGETHER_GOAL)
-        if shared.diagnostics.verdict == "good" or shared.settings["interrupted"]:
+        if shared.diagnostics.verdict == "good" or _was_cut_short(shared):
             return shared
+        if not deadline.allows_stage(MIXTURE_SECONDS):
+            return _without(shared, "each flow was trained alone", deadline)
         return _better(shared, train(alone, settings, flows, key, probes))
 
     if (settings.components or 1) > 1:
@@ -86,6 +99,8 @@ def fit_target(
     posterior = train("flow", settings, flows, train_key, probes)
     if probes is None or not _may_mix(settings, target, posterior, probes):
         return posterior
+    if not deadline.allows_stage(MIXTURE_SECONDS):
+        return _without(posterior, "a mixture was fitted", deadline)
     again_key, flow_key, train_key = spawn(nth(key, 3), 3)
     starts = find_starts(target, NUM_PATHS, again_key, devices)
     places = _promising(starts, posterior.diagnostics.elbo)[:MAX_PLACES]
@@ -93,6 +108,8 @@ def fit_target(
         return posterior
     several = dataclasses.replace(settings, restarts=len(places), components=len(places))
     flows = informed_flows(target, several, starts, np.array(places), flow_key, devices)
+    if not deadline.has_left(STAGE_SHARE / 2):
+        return _without(posterior, "a mixture was fitted", deadline)
     return _better(posterior, mix("mixture", several, flows, train_key, starts))
 
 
@@ -103,14 +120,26 @@ def _better(first: Posterior, second: Posterior) -> Posterior:
     best, other = (second, first) if elbos[1] > elbos[0] + PART_GAIN else (first, second)
     for name in ("steps", "training_gradients"):
         best.settings[name] += other.settings[name]
-    best.settings["interrupted"] |= other.settings["interrupted"]
+    for name in ("interrupted", "out_of_time"):
+        best.settings[name] |= other.settings[name]
     return best
+
+
+def _was_cut_short(posterior: Posterior) -> bool:
+    return posterior.settings["interrupted"] or posterior.settings["out_of_time"]
+
+
+def _without(posterior: Posterior, what: str, deadline: Deadline) -> Posterior:
+    """Return a posterior that says what the time limit has left out."""
+    posterior.diagnostics = say_out_of_time(posterior.diagnostics, deadline, f"before {what}", "allow more time")
+    posterior.settings |= deadline.describe(out_of_time=True)
+    return posterior
 
 
 def _may_mix(settings: Settings, target: Target, posterior: Posterior, probes: Gaussian) -> bool:
     diagnostics = posterior.diagnostics
     unasked = settings.components is None and settings.restarts == 1 and settings.steps is None
-    if not unasked or not settings.family.mixes or target.dim > MAX_DIM or posterior.settings["interrupted"]:
+    if not unasked or not settings.family.mixes or target.dim > MAX_DIM or _was_cut_short(posterior):
         return False
     if diagnostics.improper is not None:  # more flows do not make it proper
         return False

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -13,6 +13,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from bernflow.background import BackgroundJit, Effort, background_jit, zeros_of
+from bernflow.fit.deadline import Pace
 from bernflow.flows.base import AbstractDistribution, AbstractFlow
 from bernflow.flows.mixture import Mixture
 from bernflow.keys import as_key, grid, nth
@@ -157,24 +158,70 @@ def take_steps(
     num_particles: int,
     use_score: bool,
     effort: Effort = Effort.FULL,
+    piece: int | None = None,
+    pace: Pace | None = None,
 ) -> tuple[Trainee, Trace]:
-    """Take one step per learning rate, in as many calls of `run_chunk` as it takes for their noise to fit in memory."""
+    """Take one step per learning rate, in as many calls of `run_chunk` as it takes for their noise to fit in memory.
+
+    With a `pace`, every call takes `piece` steps, and there are fewer steps where the time limit does not allow more.
+    """
     at_once = steps_at_once(trainee.flow, len(rates), num_particles)
-    traces = []
+    run, how = run_chunk.with_effort(effort), {"optimizer": optimizer, "use_score": use_score}
+    traces = [Trace(*np.zeros((2, num_stacked(trainee.flow), 0)))]
     for number, start in enumerate(range(0, len(rates), at_once)):
-        trainee, trace = run_chunk.with_effort(effort)(
-            trainee,
-            target,
-            noise_of_chunk(trainee.flow, nth(key, number) if number else key, num_particles, use_score, len(rates)),
-            rates[start : start + at_once],
-            powers,
-            optimizer=optimizer,
-            use_score=use_score,
-        )
-        traces.append(trace)
+        noise_key = nth(key, number) if number else key
+        noise = noise_of_chunk(trainee.flow, noise_key, num_particles, use_score, len(rates))
+        now = rates[start : start + at_once]
+        if pace is None or not pace.is_limited:
+            trainee, trace = run(trainee, target, noise, now, powers, **how)
+            traces.append(trace)
+            continue
+        trainee, pieces = _take_pieces(run, how, trainee, target, noise, now, powers, _divisor(at_once, piece), pace)
+        traces += pieces
+        if sum(trace.elbo.shape[1] for trace in pieces) < at_once:
+            break
     return trainee, Trace(
         *(np.concatenate([np.asarray(leaf) for leaf in leaves], 1) for leaves in zip(*traces, strict=True))
     )
+
+
+def _take_pieces(
+    run: BackgroundJit,
+    how: dict[str, Any],
+    trainee: Trainee,
+    target: Target,
+    noise: Noise,
+    rates: Float[np.ndarray, " c"],
+    powers: Float[np.ndarray, " r"],
+    num: int,
+    pace: Pace,
+) -> tuple[Trainee, list[Trace]]:
+    """Take `num` steps at a time, until all are taken or the time is over."""
+    traces: list[Trace] = []
+    for start in range(0, len(rates), num):
+        args = trainee, target, _part(noise, start, num=num), rates[start : start + num], powers
+        if not pace.has_stepped:
+            # The host need not wait longer for a compilation than there is time.
+            run.prepare(*args, **how)
+            if not run.wait(pace.left_for_steps()):
+                break
+        if not pace.may_step():
+            break
+        with pace.stepping():
+            trainee, trace = run(*args, **how)
+            traces.append(Trace(*map(np.asarray, trace)))
+    return trainee, traces
+
+
+@background_jit(Effort.LEAST)
+def _part(noise: Noise, start: Int[Array, ""], *, num: int) -> Noise:
+    """Return the noise of some of the steps."""
+    return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, num, axis=1), noise)
+
+
+def _divisor(num: int, most: int | None) -> int:
+    """Return the largest divisor up to `most`."""
+    return max(n for n in range(1, num + 1) if num % n == 0 and n <= (most or num))
 
 
 def _over_restarts(function: Callable[..., PyTree], *args: PyTree) -> PyTree:
@@ -217,17 +264,19 @@ def prepare_chunk(
     num_particles: int,
     use_score: bool,
     tolerance: float | None = None,
+    piece: int | None = None,
 ) -> None:
-    """Begin to compile `run_chunk` in the background, for flows of these shapes."""
-    num, num_steps = num_stacked(flows), steps_at_once(flows, CHUNK, num_particles)
-    shape = {"num_steps": num_steps, "num_particles": num_particles, "use_score": use_score}
+    """Begin to compile `run_chunk` in the background, for flows of these shapes and `piece` steps per call."""
+    num, at_once = num_stacked(flows), steps_at_once(flows, CHUNK, num_particles)
+    num_steps = _divisor(at_once, piece)
+    shape = {"num_particles": num_particles, "use_score": use_score}
     keys = grid(as_key(0), (num, 2))
-    draw_noise.prepare(flows, keys, **shape)
+    draw_noise.prepare(flows, keys, num_steps=at_once, **shape)
     _initial_state.prepare(flows, optimizer)
     run_chunk.with_effort(effort_for(tolerance)).prepare(
         Trainee(flows, zeros_of(_fresh, flows, optimizer), np.zeros(num, np.int32)),  # type: ignore[arg-type]
         target,
-        zeros_of(functools.partial(draw_noise, **shape), flows, keys),
+        zeros_of(functools.partial(draw_noise, num_steps=num_steps, **shape), flows, keys),
         np.zeros(num_steps),
         np.zeros(num),
         optimizer=optimizer,

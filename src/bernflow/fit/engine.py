@@ -1,7 +1,6 @@
 """From a target to a judged posterior: start, train, choose, judge."""
 
 import dataclasses
-import time
 import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -17,6 +16,7 @@ from bernflow.fit import modes
 from bernflow.fit.ahead import compile_ahead
 from bernflow.fit.building import flows_at
 from bernflow.fit.chunk import Trainee, begin, gradients_per_step
+from bernflow.fit.deadline import Deadline, Pace
 from bernflow.fit.devices import Devices
 from bernflow.fit.interruption import Interruption
 from bernflow.fit.judging import DIAGNOSTIC_PRECISION, Look, cast, choose, look
@@ -49,6 +49,8 @@ from bernflow.versions import version_of
 NUM_STARTS = 8
 # After fewer steps a poor fit needs no other explanation.
 MIN_STEPS_THOROUGH = 1000
+# Under a time limit, the least seconds for that explanation: most of them are spent compiling.
+THOROUGH_SECONDS = 6.0
 
 
 Refiner = Callable[..., Posterior]
@@ -160,7 +162,7 @@ def train_and_judge(
     flows: AbstractDistribution,
     key: Key[Array, ""],
     progress: bool,
-    began: float,
+    deadline: Deadline,
     refiner: Refiner,
     *,
     goal: float | None = None,
@@ -173,7 +175,8 @@ def train_and_judge(
 
     Flows are trained each by itself; one mixture, stacked like them, is trained as a whole. Training ends early where
     its first cycle does not come within `goal` nats of the posterior. `probes` tell of modes that the flows may miss,
-    `memory` outlives the process, and over `devices` the rows are spread while the fit lasts.
+    `memory` outlives the process, and over `devices` the rows are spread while the fit lasts. Training ends early
+    enough for the verdict to be there by the `deadline`.
     """
     use_score = settings.trains_by_score(flows)
     method = Method(
@@ -184,7 +187,9 @@ def train_and_judge(
         use_score=use_score,
         cover=settings.family.cover,
         tolerance=settings.tolerance,
+        piece=settings.piece,
     )
+    pace = Pace(deadline)
     loop_key, choice_key, judge_key = spawn(key, 3)
     done_before = 0 if earlier is None else int(earlier.settings["steps"])
     recorder = Recorder(progress, settings.num_particles, done_before)
@@ -198,7 +203,7 @@ def train_and_judge(
 
     def look_at(trainee: Trainee) -> Look:
         with use_precision(DIAGNOSTIC_PRECISION):
-            return look(trainee, _spread(target, devices), settings, choice_key, judge_key)
+            return look(trainee, _spread(target, devices), settings, choice_key, judge_key, pace)
 
     def accept(trainee: Trainee) -> bool:
         nonlocal seen
@@ -211,7 +216,9 @@ def train_and_judge(
                 begun = begin(flows, settings.optimizer)
                 spread = _spread(target, devices)
                 place = None if memory is None else memory.restore(begun, recorder)
-                trained = train(begun, spread, loop_key, method, settings.steps, recorder, place, keep, goal, accept)
+                trained = train(
+                    begun, spread, loop_key, method, settings.steps, recorder, place, keep, goal, accept, pace
+                )
         finally:
             recorder.close()
             if memory is not None:
@@ -229,6 +236,7 @@ def train_and_judge(
                 if elsewhere > (seen.missing or 0.0):
                     diagnostics = seen.judge(elsewhere)
             thorough = diagnostics.verdict == "poor" and done >= MIN_STEPS_THOROUGH
+            thorough = thorough and deadline.allows_stage(THOROUGH_SECONDS)
             start = None if probes is None else probes.at(0)
             endless = find_endless(seen.distribution, spread, seen.draws, seen.log_weights, judge_key, thorough, start)
             if endless is not None:
@@ -237,25 +245,31 @@ def train_and_judge(
         interrupted = True
         _warn_interrupted(done_before + done)
     if interrupted:
-        diagnostics = _say_interrupted(diagnostics, done_before + done)
+        diagnostics = _say_more(diagnostics, f"Interrupted after {done_before + done} steps: post.refine() trains on.")
+    elif trained.out_of_time:
+        diagnostics = say_out_of_time(
+            diagnostics, deadline, f"after {done_before + done} steps", "post.refine() trains on"
+        )
     history = recorder.history(seen.best)
     if earlier is not None:
         history = {name: np.concatenate([earlier.history[name], values]) for name, values in history.items()}
     chosen = settings.describe() if earlier is None else dict(earlier.settings)
-    chosen |= describe_run(done_before + done, seen.num_skipped, began, interrupted)
+    chosen |= describe_run(done_before + done, seen.num_skipped, deadline, interrupted, trained.out_of_time)
     chosen["training_gradients"] = done * gradients_per_step(trained.trainee.flow, settings.num_particles)
     if earlier is not None:
         chosen["training_gradients"] += earlier.settings.get("training_gradients", 0)
     return Posterior(seen.distribution, target.layout, target.model, diagnostics, history, chosen, refiner)
 
 
-def describe_run(steps: int, skipped: int, began: float, interrupted: bool = False) -> dict[str, Any]:
+def describe_run(
+    steps: int, skipped: int, deadline: Deadline, interrupted: bool = False, out_of_time: bool = False
+) -> dict[str, Any]:
     """Return what a run was, JSON-able."""
     return {
         "steps": steps,
         "interrupted": interrupted,
         "num_skipped": skipped,
-        "wall_seconds": time.perf_counter() - began,
+        **deadline.describe(out_of_time),
         "versions": {name: version_of(name) for name in ("bernflow", "jax", "numpyro", "equinox", "optax")},
     }
 
@@ -276,8 +290,12 @@ def _warn_interrupted(steps: int) -> None:
     )
 
 
-def _say_interrupted(diagnostics: Diagnostics, steps: int) -> Diagnostics:
-    more = f"Interrupted after {steps} steps: post.refine() trains on."
+def say_out_of_time(diagnostics: Diagnostics, deadline: Deadline, when: str, advice: str) -> Diagnostics:
+    """Add to the status that the time limit has ended the fit."""
+    return _say_more(diagnostics, f"Stopped by time_limit={deadline.limit:g} s {when}: {advice}.")
+
+
+def _say_more(diagnostics: Diagnostics, more: str) -> Diagnostics:
     return dataclasses.replace(diagnostics, status=f"{diagnostics.status} {more}")
 
 

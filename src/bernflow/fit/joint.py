@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from bernflow.compiled import filter_jit
 from bernflow.fit.batches import Batches
 from bernflow.fit.chunk import CHUNK, Trace
+from bernflow.fit.deadline import PIECE, Deadline, Pace
 from bernflow.fit.loop import WARM_UP
 from bernflow.fit.steps import network_steps_at_once, scan
 from bernflow.flows.base import AbstractFlow
@@ -220,10 +221,12 @@ def train_jointly(
     anchor: Anchor | None = None,
     first_step: int = 0,
     keep: Callable[[int, JointTrainee], None] = lambda done, trainee: None,
+    pace: Pace | None = None,
 ) -> tuple[JointTrainee, int]:
     """Train for a number of steps, or until `epoch_end` says that it is enough; `first_step` of them are done already.
 
-    `keep` hears of the trainee after every chunk.
+    `keep` hears of the trainee after every chunk. Under the time limit of `pace` there may be fewer steps; the learning
+    rate then decays with the time.
 
     Returns:
         The trained flow and weights, and the number of steps taken.
@@ -232,15 +235,19 @@ def train_jointly(
     has_network = trainee.weights is not None
     # Chunks end with the epochs where somebody listens to them.
     unit = batches.steps_per_epoch if epoch_end is not None else steps
-    at_once = network_steps_at_once() if has_network else CHUNK
+    pace = pace or Pace(Deadline.start())
+    at_once = network_steps_at_once() if has_network else PIECE if pace.is_limited else CHUNK
     lengths = _chunk_lengths(steps, unit, at_once)
     longest = max(lengths, default=0)
     lengths = _remaining(lengths, first_step)
     rates = method.rates(steps)
     done = first_step
     for (rows, indices), length in zip(batches.chunks(lengths, first_step), lengths, strict=True):
+        if not pace.may_step():
+            break
         pad = longest - length
-        chunk_rates = jnp.asarray(np.pad(rates[done : done + length], (0, pad)))
+        at = min(max(done, int(pace.progress() * steps)), steps - length)
+        chunk_rates = jnp.asarray(np.pad(rates[at : at + length], (0, pad)))
         if indices is None:
             rows = (
                 jax.tree.map(lambda leaf, pad=pad: jnp.concatenate([leaf, *[leaf[-1:]] * pad]), rows) if pad else rows
@@ -248,9 +255,11 @@ def train_jointly(
         elif pad:
             indices = jnp.concatenate([indices, *[indices[-1:]] * pad])
         keys = grid(nth(key, done), (longest,))
-        trainee, trace = run_chunk((light, layout, anchor, rows, indices), trainee, keys, chunk_rates, method)
+        with pace.stepping():
+            trainee, trace = run_chunk((light, layout, anchor, rows, indices), trainee, keys, chunk_rates, method)
+            seen = Trace(*(np.asarray(leaf)[None, :length] for leaf in trace))
         done += length
-        report(done, steps, Trace(*(np.asarray(leaf)[None, :length] for leaf in trace)))
+        report(done, steps, seen)
         keep(done, trainee)
         at_end = done % batches.steps_per_epoch == 0 or done == steps
         if epoch_end is not None and at_end and epoch_end(math.ceil(done / batches.steps_per_epoch), trainee):

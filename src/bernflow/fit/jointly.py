@@ -14,8 +14,9 @@ from jaxtyping import Array, Key
 from bernflow.diagnostics.verdict import judge, say_improper
 from bernflow.fit import joint
 from bernflow.fit.batches import Batches
+from bernflow.fit.deadline import Deadline, Pace
 from bernflow.fit.devices import Devices, check_batches
-from bernflow.fit.engine import describe_run, initial_flows, num_starts, train_and_judge
+from bernflow.fit.engine import describe_run, initial_flows, num_starts, say_out_of_time, train_and_judge
 from bernflow.fit.evaluation import NUM_DIAGNOSTIC_DRAWS, num_diagnostic_draws, weigh
 from bernflow.fit.judging import DIAGNOSTIC_PRECISION, cast
 from bernflow.fit.many_rows import MAX_JUDGED_ROWS, find_mode, judge_by_part, say_part
@@ -45,6 +46,8 @@ MAX_STEPS = 20_000
 # Rows behind the start of a model without a network.
 MAX_START_ROWS = 20_000
 WEIGHTS_RATE = 1e-3
+# Share of a time limit for the training of a network; the posterior given the network gets the rest.
+NETWORK_SHARE = 0.6
 # One instance for all fits, see `settings.ADAM`; no clipping, because the loss of a batch counts N / B times.
 WEIGHTS_OPTIMIZER = optax.chain(optax.scale_by_adam(), optax.scale(-1.0))
 
@@ -88,7 +91,7 @@ def fit_jointly(
     key: Key[Array, ""],
     batch_size: int | None,
     progress: bool,
-    began: float,
+    deadline: Deadline,
     refiner: Callable[..., Posterior],
     training: NetworkTraining | None = None,
     resumption: Resumption | None = None,
@@ -114,6 +117,7 @@ def fit_jointly(
     many = batches.total_rows > MAX_JUDGED_ROWS and _is_anchored(model, batches)
     steps = settings.steps or _default_steps(batches.steps_per_epoch, has_weights, many)
     method = _method(light, settings, training)
+    pace = Pace(deadline.part(NETWORK_SHARE if has_weights else 1.0))
     recorder = Recorder(progress, settings.num_particles)
     memory = None if resumption is None else resumption.joint()
     try:
@@ -147,7 +151,9 @@ def fit_jointly(
                 anchor=cast(anchor, settings.precision),
                 first_step=first_step,
                 keep=lambda done, now: memory.keep(done, now, anchor, recorder) if memory else None,
+                pace=pace,
             )
+        out_of_time = done < steps and pace.is_limited and not pace.may_step()
         if training.keep is not None:
             trainee = training.keep(trainee)
     finally:
@@ -161,16 +167,19 @@ def fit_jointly(
             flow = cast(fetched(trainee.flow), DIAGNOSTIC_PRECISION)
             skipped = int(trainee.num_skipped)
             if many and anchor is not None:
-                part = judge_by_part(flow, density, batches, anchor, final_key, NUM_DIAGNOSTIC_DRAWS)
+                part = judge_by_part(flow, density, batches, anchor, final_key, pace.num_draws(NUM_DIAGNOSTIC_DRAWS))
                 diagnostics = say_part(judge(part.log_weights, num_failed_steps=skipped), part, batches)
             else:
                 spread = Target(model if devices is None else devices.spread(model))
-                draws, log_weights = weigh(flow, spread, final_key, num_diagnostic_draws(spread.model, dim=spread.dim))
+                num = pace.num_draws(num_diagnostic_draws(spread.model, dim=spread.dim))
+                draws, log_weights = weigh(flow, spread, final_key, num)
                 diagnostics = judge(log_weights, num_failed_steps=skipped)
                 endless = find_endless(flow, spread, draws, log_weights, final_key)
                 if endless is not None:
                     diagnostics = say_improper(diagnostics, *endless)
-        chosen = settings.describe() | describe_run(done, skipped, began) | more
+        if out_of_time:
+            diagnostics = say_out_of_time(diagnostics, deadline, f"after {done} of {steps} steps", "allow more time")
+        chosen = settings.describe() | describe_run(done, skipped, deadline, out_of_time=out_of_time) | more
         return Posterior(flow, layout_of(model), model, diagnostics, history, chosen, refiner)
     frozen = Target(model.frozen(*fetched((trainee.weights, trainee.state))))
     given_network = dataclasses.replace(settings, steps=None)
@@ -182,13 +191,18 @@ def fit_jointly(
         flows,
         flow_keys[2],
         progress,
-        began,
+        deadline,
         refiner,
         probes=probes,
-        memory=None if resumption is None else resumption.loop(),
+        # A network that will be trained on leaves another posterior, which needs a training of its own.
+        memory=None if resumption is None or out_of_time else resumption.loop(),
         devices=devices,
     )
     posterior.settings |= more
+    if out_of_time:
+        posterior.settings["out_of_time"] = True
+        when = f"after {done} of {steps} steps of the network"
+        posterior.diagnostics = say_out_of_time(posterior.diagnostics, deadline, when, "allow more time")
     posterior.history |= {f"joint_{name}": values for name, values in history.items()}
     return posterior
 

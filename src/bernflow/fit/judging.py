@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Key
 from bernflow.diagnostics.verdict import Diagnostics, judge
 from bernflow.fit import modes
 from bernflow.fit.chunk import Trainee, num_stacked
+from bernflow.fit.deadline import Pace
 from bernflow.fit.evaluation import evaluate, num_diagnostic_draws, pick, weigh
 from bernflow.fit.settings import Settings
 from bernflow.flows.base import AbstractDistribution
@@ -54,16 +55,22 @@ class Look(NamedTuple):
 
 
 def look(
-    trainee: Trainee, target: Target, settings: Settings, choice_key: Key[Array, ""], judge_key: Key[Array, ""]
+    trainee: Trainee,
+    target: Target,
+    settings: Settings,
+    choice_key: Key[Array, ""],
+    judge_key: Key[Array, ""],
+    pace: Pace,
 ) -> Look:
     """Choose what to hand out of trained flows and draw from it, in double precision.
 
-    To a tolerance, few draws are enough for a fit that they call good.
+    To a tolerance, few draws are enough for a fit that they call good; there are fewer where the time is short.
     """
     flows = cast(fetched(trainee.flow), DIAGNOSTIC_PRECISION)
     best, distribution, missing = choose(flows, target, choice_key, settings.components or 1)
     distribution = fetched(distribution)
-    for num in sorted({num_diagnostic_draws(target.model, t, target.dim) for t in (settings.tolerance, None)}):
+    nums = {num_diagnostic_draws(target.model, tolerance, target.dim) for tolerance in (settings.tolerance, None)}
+    for num in sorted({pace.num_draws(num) for num in nums}):
         seen = Look(trainee, best, distribution, missing, *weigh(distribution, target, judge_key, num))
         if seen.judge(missing).verdict == "good":
             break

@@ -10,7 +10,8 @@ from jaxtyping import Array, Float, Key
 from bernflow.diagnostics.importance import ess_fraction
 from bernflow.diagnostics.verdict import judge
 from bernflow.fit.chunk import CHUNK, Trace, Trainee, effort_for, take_steps
-from bernflow.fit.evaluation import evaluate_finite, num_evaluation_draws
+from bernflow.fit.deadline import Deadline, OutOfTimeError, Pace
+from bernflow.fit.evaluation import evaluate_finite, num_diagnostic_draws, num_evaluation_draws
 from bernflow.fit.settings import FULL_RATE_DIM
 from bernflow.fit.stopping import (
     COVERED_KHAT,
@@ -86,6 +87,7 @@ class Trained(NamedTuple):
         trainee: the best flows so far.
         steps: number of steps taken.
         interrupted: whether an interruption ended it.
+        out_of_time: whether the time limit ended it.
         is_over: whether a training that ends by itself ends here.
         is_within: whether it ends because the tolerance is met, as far as the draws of an evaluation can tell.
     """
@@ -95,6 +97,7 @@ class Trained(NamedTuple):
     interrupted: bool = False
     is_over: bool = False
     is_within: bool = False
+    out_of_time: bool = False
 
 
 class Place(NamedTuple):
@@ -128,6 +131,7 @@ class Method(NamedTuple):
         use_score: train by path gradients, which need the score of the flow.
         cover: after the first cycle, minimise the forward KL where q has too little, if the weights allow it.
         tolerance: distance from the posterior, in nats, at which to stop; None: where nothing is gained any more.
+        piece: number of steps per call of compiled code under a time limit.
     """
 
     optimizer: optax.GradientTransformation
@@ -137,6 +141,7 @@ class Method(NamedTuple):
     use_score: bool
     cover: bool = True
     tolerance: float | None = None
+    piece: int | None = None
 
     def rates(self, num: int, share: float = 1.0) -> Float[np.ndarray, " num"]:
         """Return the learning rates of one cycle: linear warm-up to a share of the rate, then a cosine down to zero."""
@@ -165,6 +170,7 @@ def train(
     keep: Callable[[Place], None] = lambda place: None,
     goal: float | None = None,
     accept: Callable[[Trainee], bool] = lambda trainee: True,
+    pace: Pace | None = None,
 ) -> Trained:
     """Train for the given number of steps, or until nothing is gained any more.
 
@@ -179,9 +185,10 @@ def train(
         keep: hears, after `report`, where the training stands. A KeyboardInterrupt from it ends the training.
         goal: distance from the posterior, in nats, that the first cycle must reach for a second to follow.
         accept: judges flows that meet the tolerance by more draws; training goes on unless it returns True.
+        pace: ends the training before the time limit.
     """
     cycles = choose_cycles(trainee, target, method) if steps is None else _divide(steps, method)
-    for trained in go_through(cycles, trainee, target, key, method, steps, report, place, keep, goal):
+    for trained in go_through(cycles, trainee, target, key, method, steps, report, place, keep, goal, pace):
         if trained.is_over and (not trained.is_within or accept(trained.trainee)):
             break
     return trained
@@ -198,20 +205,29 @@ def go_through(
     place: Place | None = None,
     keep: Callable[[Place], None] = lambda place: None,
     goal: float | None = None,
+    pace: Pace | None = None,
 ) -> Iterator[Trained]:
     """Go through cycles of training and yield what each has come to, and first of all the start.
 
     The first cycle minimises the reverse KL; as soon as the weights of a restart are even enough it goes on with the
     forward KL where q has too little, which carries the fit into the tails. An interruption keeps the best flows so
-    far; before the first chunk is done there are none, and it is raised on. The arguments are those of `train`; of a
+    far; before the first chunk is done there are none, and it is raised on. So does the end of the time; before the
+    first step the start is the best. The arguments are those of `train`; of a
     given number of steps only what they come to in the end is looked at.
     """
     num_restarts = trainee.num_skipped.shape[0]
+    pace = pace or Pace(Deadline.start())
     evaluation_key = nth(key, 2**31 - 1)
     # A mixture's noise is that of its parts, each alone.
     widened = method.num_particles if method.use_score and not isinstance(trainee.flow, Mixture) else None
     asks_for_good = method.tolerance is not None and method.tolerance <= MAX_GOOD
     effort, num_draws = effort_for(method.tolerance), num_evaluation_draws(target.model, method.tolerance, target.dim)
+
+    num_closer = num_diagnostic_draws(target.model, method.tolerance, target.dim)
+
+    def evaluated(trainee: Trainee) -> Float[np.ndarray, "r s"]:
+        with pace.evaluating(num_restarts * num_draws):
+            return evaluate_finite(trainee, target, evaluation_key, num_draws)
 
     def is_met(
         trainee: Trainee, weights: Float[np.ndarray, "r s"], rows: Float[np.ndarray, "n s"], khat_allowed: float
@@ -221,14 +237,14 @@ def go_through(
             if not all(is_within(row, method.tolerance) for row in rows):
                 return False
             return method.tolerance > MAX_GOOD or judge(best_of(rows)).verdict == "good"
-        near = all(has_arrived(row, khat_allowed) for row in rows)
+        near = all(has_arrived(row, khat_allowed) for row in rows) and pace.may_draw(2 * num_closer)
         return near and is_confirmed(trainee, weights, target, evaluation_key, widened)
 
     if place is None:
         place = Place(0, 0, 0, trainee, trainee, None)
         if steps is None:
             # The start is kept where training does not improve on it; a Gaussian posterior is met by it exactly.
-            seen = evaluate_finite(trainee, target, evaluation_key, num_draws)
+            seen = evaluated(trainee)
             # All of them: the parts of a mixture may come from restarts that are not the best.
             met = is_met(trainee, seen, seen, UNCOVERED_KHAT)
             if met:
@@ -256,17 +272,24 @@ def go_through(
                     num_particles=method.num_particles,
                     use_score=method.use_score,
                     effort=effort,
+                    piece=method.piece,
+                    pace=pace,
                 )
-                done += len(chunk)
-                report(done, planned, Trace(*(leaf[:, : len(chunk)] for leaf in trace)))
+                taken = min(len(chunk), trace.elbo.shape[1])
+                done += taken
+                if taken:
+                    report(done, planned, Trace(*(leaf[:, :taken] for leaf in trace)))
+                if taken < len(chunk):
+                    raise OutOfTimeError
                 keep(Place(cycle, number, done, after, trainee, weights))
             if steps is not None and done == steps and weights is None:
                 trainee = after
                 continue
-            log_weights = evaluate_finite(after, target, evaluation_key, num_draws)
+            log_weights = evaluated(after)
             step, judged = compare(weights, log_weights, method.tolerance), log_weights
             may_end = length >= (0 if method.tolerance is None else LONG_CYCLE_TO_TOLERANCE)
-            if steps is None and weights is not None and may_end and not step.worthwhile:
+            may_be_last = steps is None and may_end and not step.worthwhile
+            if weights is not None and may_be_last and pace.may_draw(2 * num_closer):
                 old = look_closer(trainee, weights, target, evaluation_key, method.tolerance)
                 new = look_closer(after, log_weights, target, evaluation_key, method.tolerance)
                 step = compare(old, new, method.tolerance)
@@ -284,13 +307,17 @@ def go_through(
                 in_vain = True
             met = in_vain or is_met(trainee, weights, best_of(judged)[None], khat_allowed)
             yield Trained(trainee, done, is_over=met, is_within=met and not in_vain and asks_for_good)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, OutOfTimeError) as reason:
+        out_of_time = isinstance(reason, OutOfTimeError)
         if done == 0:
-            raise
+            if not out_of_time:
+                raise
+            seen = evaluated(trainee) if weights is None else weights
+            report(0, 0, _seen_at_start(seen, method.num_particles))
         # In the middle of a cycle the rates are high: what the last one ended with may be the better.
-        if weights is None or compare(weights, evaluate_finite(after, target, evaluation_key, num_draws)).better:
+        elif weights is None or (after is not trainee and compare(weights, evaluated(after)).better):
             trainee = after
-        yield Trained(trainee, done, interrupted=True, is_over=True)
+        yield Trained(trainee, done, interrupted=not out_of_time, is_over=True, out_of_time=out_of_time)
         return
     if steps is not None:
         yield Trained(trainee, done)

@@ -39,7 +39,7 @@ class Settings:
     """A checked set of choices.
 
     Without `steps`, training stops when the estimated KL divergence is below `tolerance`; if that is None too, when
-    the ELBO stops improving.
+    the ELBO stops improving. `piece` is the number of steps per call of compiled code, None for as many as fit.
     """
 
     family_name: str
@@ -55,6 +55,7 @@ class Settings:
     optimizer: optax.GradientTransformation
     learning_rate: float | None
     tolerance: float | None = None
+    piece: int | None = None
 
     def spec(self, dim: int) -> Spec:
         """Describe the flow for a posterior of `dim` dimensions."""
@@ -84,7 +85,7 @@ class Settings:
 
     def describe(self) -> dict[str, Any]:
         """Return the choices as JSON-able values, `tolerance` as `fit` takes it."""
-        skip = ("family", "optimizer", "family_name")
+        skip = ("family", "optimizer", "family_name", "piece")
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in skip}
         tolerance = None if self.steps is not None else self.tolerance or 0.0
         return {"family": self.family_name, **fields, "tolerance": tolerance}

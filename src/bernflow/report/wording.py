@@ -45,6 +45,8 @@ SETTINGS = {
     "precision": "Precision of the training",
     "learning_rate": "Peak learning rate",
     "tolerance": "Tolerance (nats)",
+    "time_limit": "Time limit (s)",
+    "out_of_time": "Stopped by the time limit",
     "interrupted": "Interrupted",
     "num_skipped": "Steps skipped as not finite",
     "wall_seconds": "Time",

@@ -1,6 +1,5 @@
 """`SemiStructured`: a network for the images, a Bayesian regression for the table, one outcome."""
 
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import optax
 
 from bernflow.errors import ArgumentError
 from bernflow.fit.api import refine
+from bernflow.fit.deadline import Deadline
 from bernflow.fit.engine import warn_if_poor
 from bernflow.fit.jointly import WEIGHTS_OPTIMIZER, NetworkTraining, fit_jointly
 from bernflow.fit.settings import Settings, check_count, resolve_settings
@@ -226,8 +226,9 @@ class SemiStructured:
                     keep=follower.keep,
                     report=follower.report,
                 )
-                began = time.perf_counter()
-                posterior = fit_jointly(model, settings, train_key, batch_size, progress, began, refine, training)
+                posterior = fit_jointly(
+                    model, settings, train_key, batch_size, progress, Deadline.start(), refine, training
+                )
                 if posterior.settings["interrupted"]:
                     raise KeyboardInterrupt  # what the network has learned is in its checkpoint
                 warn_if_poor(posterior)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import bernflow as bf
-from bernflow.fit import engine, loop
+from bernflow.fit import judging, loop
 from bernflow.fit.chunk import CHUNK
 from bernflow.fit.interruption import Interruption
 from bernflow.fit.loop import Method
@@ -91,19 +91,19 @@ def test_before_anything_is_trained_the_interruption_is_raised(gaussian_model, m
 
 def test_a_second_interruption_stops_at_once(interrupt_after, gaussian_model, monkeypatch):
     interrupt_after(CHUNK, press)
-    monkeypatch.setattr(engine, "weigh", lambda *args: press())
+    monkeypatch.setattr(judging, "weigh", lambda *args: press())
     with pytest.warns(UserWarning, match="interrupted"), pytest.raises(KeyboardInterrupt):
         fit(gaussian_model, STEPS)
 
 
 def test_an_interruption_while_judging_is_told_too(gaussian_model, monkeypatch):
-    judge = engine.judge
+    judge = judging.judge
 
     def slow(*args, **kwargs):
         press()
         return judge(*args, **kwargs)
 
-    monkeypatch.setattr(engine, "judge", slow)
+    monkeypatch.setattr(judging, "judge", slow)
     with pytest.warns(UserWarning, match=INTERRUPTED.format(10)):
         posterior = fit(gaussian_model, 10)
     assert posterior.settings["interrupted"] is True

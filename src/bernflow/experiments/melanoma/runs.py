@@ -25,6 +25,7 @@ from bernflow.experiments.melanoma.tables import load_m2
 from bernflow.experiments.study.nuts import check_chains
 from bernflow.experiments.study.plan import Result
 from bernflow.fit.batches import Batches
+from bernflow.fit.deadline import Deadline
 from bernflow.fit.joint import JointTrainee
 from bernflow.fit.jointly import NetworkTraining, fit_jointly
 from bernflow.fit.settings import resolve_settings
@@ -143,7 +144,7 @@ def run_m3(
     training = NetworkTraining(**how, epoch_end=epoch_end, keep=lambda _: best.kept)
     with use_precision("float32"):
         posterior = fit_jointly(
-            model, settings, jax.random.key(seed), batch_size, False, time.perf_counter(), bf.fit, training
+            model, settings, jax.random.key(seed), batch_size, False, Deadline.start(), bf.fit, training
         )
     if posterior.settings["interrupted"]:
         raise KeyboardInterrupt  # half a fit is no result to keep
