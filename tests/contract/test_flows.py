@@ -143,22 +143,26 @@ def very_wide(dim, context, border, rank):
 
 
 def with_natural_parameters(flow, rng):
-    """Precisions, links and potentials that depend on the globals by three atoms."""
+    """Positive precisions, links and potentials that depend on the globals by three atoms."""
     part, inside = flow.locals, flow.structure.is_member
     num, size = inside.shape
     both = inside[:, :, None] & inside[:, None, :]
     factor = np.where(both, 0.3 * rng.normal(size=(3, num, size, size)), 0.0)
     precision = np.array(part.precision.value)
     precision[:3] += factor @ np.swapaxes(factor, -1, -2)
+    link = None if part.link is None else np.array(part.link.value)
+    if link is not None:
+        # Precision and links are those of F F^T, with a second diagonal of blocks in F.
+        below = 0.3 * rng.normal(size=(3, num - 1, size, size)) * inside[1:, :, None] * inside[:-1, None, :]
+        precision[:3, 1:] += below @ np.swapaxes(below, -1, -2)
+        link[:3, 1:] += below @ np.swapaxes(factor[:, :-1], -1, -2)
     potential = np.array(part.potential.value)
     potential[:3] += np.where(inside, rng.normal(size=(3, num, size)), 0.0)
     factors = np.array(part.atoms.value.factors)
     factors[1:3] = [(1, 0, 0), (2, 0, 0)] if flow.structure.num_leaders < 2 else [(1, 0, 0), (2, 14, 0)]
     atoms = eqx.tree_at(lambda atoms: atoms.factors, part.atoms.value, jnp.asarray(factors))
     new = {"atoms": atoms, "precision": jnp.asarray(precision), "potential": jnp.asarray(potential)}
-    if part.link is not None:
-        link = np.array(part.link.value)
-        link[:3, 1:] += 0.1 * rng.normal(size=(3, num - 1, size, size)) * inside[1:, :, None] * inside[:-1, None, :]
+    if link is not None:
         new["link"] = jnp.asarray(link)
     places = lambda flow: [getattr(flow.locals, name) for name in new]  # noqa: E731
     return eqx.tree_at(places, flow, [Fixed(value) for value in new.values()])

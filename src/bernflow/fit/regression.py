@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
@@ -52,9 +53,7 @@ def regress(conditional: Conditional, gaussian: GlobalGaussian, at: Moments) -> 
     factors = select(empty, globals_, responses, min(num, max(1, len(globals_) // POINTS_PER_ATOM)))
     atoms = Atoms(empty.center, empty.unit, np.concatenate([factors, np.zeros((num - len(factors), 3), np.int32)]))
     values = np.prod(_table(atoms, globals_)[:, factors], -1)
-    found = responses.solve(values)
-    padded = [None if part is None else _filled_up(part, num) for part in found]
-    precision, link, potential = _without_strangers(structure, Natural(*padded))
+    precision, link, potential = _without_strangers(structure, _filled_up(responses.solve(values), num))
     new = {"atoms": atoms, "center": center, "unit": unit, "precision": precision, "potential": potential}
     if link is not None:
         new["link"] = link
@@ -104,10 +103,13 @@ class _Responses(NamedTuple):
     @classmethod
     def of(cls, natural: Natural) -> "_Responses":
         num = len(natural.precision)
-        precision, link, potential = (None if part is None else part.reshape(num, -1) for part in natural)
-        norms = [np.median(np.linalg.norm(part, axis=1)) for part in (precision, potential)]
+        norms = [
+            float(np.median(np.linalg.norm(np.reshape(part, (num, -1)), axis=1)))
+            for part in (natural.precision, natural.potential)
+        ]
         factor = norms[0] / norms[1] if norms[1] > 0.0 else 1.0
-        rows = np.concatenate([part for part in (precision, link, factor * potential) if part is not None], 1)
+        parts = natural.precision, natural.link, factor * natural.potential
+        rows = np.concatenate([np.reshape(part, (num, -1)) for part in parts if part is not None], 1)
         shapes = [None if part is None else part.shape[1:] for part in natural]
         return cls(rows, 1.0 / np.linalg.norm(rows, axis=1), shapes, factor)
 
@@ -119,7 +121,7 @@ class _Responses(NamedTuple):
         num = min(MAX_COMPONENTS, int(np.sum(sizes > 1e-9 * sizes[0])))
         return left[:, ::-1][:, :num] * sizes[:num]
 
-    def solve(self, values: Float[np.ndarray, "k a"]) -> list[np.ndarray | None]:
+    def solve(self, values: Float[np.ndarray, "k a"]) -> Natural:
         """Return coefficients of precision, link and potential for given atoms."""
         design = values * self.weights[:, None]
         norms = np.linalg.norm(design, axis=0)
@@ -128,7 +130,7 @@ class _Responses(NamedTuple):
         parts = np.split(solved, np.cumsum(sizes)[:-1], 1)
         parts[2] = parts[2] / self.factor
         shaped = zip(parts, self.shapes, strict=True)
-        return [None if shape is None else part.reshape(-1, *shape) for part, shape in shaped]
+        return Natural(*(None if shape is None else part.reshape(-1, *shape) for part, shape in shaped))  # type: ignore[arg-type]
 
 
 def select(
@@ -194,8 +196,9 @@ def _table(atoms: Atoms, globals_: Float[np.ndarray, "k c"]) -> Float[np.ndarray
     return np.asarray(atoms.table(globals_, np))
 
 
-def _filled_up(part: np.ndarray, num: int) -> np.ndarray:
-    return np.concatenate([part, np.zeros((num - len(part), *part.shape[1:]))])
+def _filled_up(natural: Natural, num: int) -> Natural:
+    """Return coefficients for more atoms, which are zero."""
+    return jax.tree.map(lambda part: np.concatenate([part, np.zeros((num - len(part), *part.shape[1:]))]), natural)
 
 
 def _without_strangers(structure: Structure, natural: Natural) -> Natural:

@@ -1,7 +1,7 @@
 """Atoms: products of simple functions of the globals, in which conditional precisions of many models are linear.
 
-Given its globals, the precision of the locals of a hierarchical model is often a sum of a few fixed matrices, each times
-a product such as exp(-2 log sigma) or rho exp(-2 log sigma). An atom is such a product of up to three factors.
+Given its globals, the precision of the locals of a hierarchical model is often a sum of a few fixed matrices, each
+times a product such as exp(-2 log sigma) or rho exp(-2 log sigma). An atom is such a product of up to three factors.
 """
 
 from typing import Any

@@ -1,7 +1,7 @@
 """Gaussians in blocks, or in a chain of blocks, given by their natural parameters.
 
-The density is proportional to exp(-y^T Q y / 2 + h^T y), where the precision Q has square blocks on its diagonal and, in
-a chain, further blocks that link every block to the one before it. Blocks are eliminated from the last to the first:
+The density is proportional to exp(-y^T Q y / 2 + h^T y). The precision Q has square blocks on its diagonal and, in a
+chain, further blocks that link every block to the one before it. Blocks are eliminated from the last to the first:
 
     y_b | y_{b-1}:   L_b^T y_b = z_b + half_b - V_b y_{b-1},   L_b L_b^T the precision of block b given those before it.
 """
@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 # Blocks of up to this size are factored by unrolled loops, up to this size by loops; larger ones half by half.
@@ -28,9 +29,9 @@ class Natural(NamedTuple):
         potential: h.
     """
 
-    precision: Float[Array, "b s s"]
-    link: Float[Array, "b s s"] | None
-    potential: Float[Array, "b s"]
+    precision: Float[Array | np.ndarray, "*k b s s"]
+    link: Float[Array | np.ndarray, "*k b s s"] | None
+    potential: Float[Array | np.ndarray, "*k b s"]
 
 
 class Eliminated(NamedTuple):
@@ -73,7 +74,7 @@ def _times_transposed(matrix: Float[Array, "b s s"], vector: Float[Array, "b s"]
 def eliminate(natural: Natural) -> Eliminated:
     """Factor a Gaussian; where a precision is not positive, it is changed so that it is."""
     if natural.link is None:
-        lower, inverse = factor(natural.precision)
+        lower, inverse = factor(jnp.asarray(natural.precision))
         return Eliminated(lower, inverse, jnp.einsum("bij,bj->bi", inverse, natural.potential), None)
 
     def step(later, inputs):

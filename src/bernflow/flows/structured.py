@@ -44,9 +44,9 @@ class Conditional(AbstractFreeShapes):
 
         l = center + unit y,   y ~ N(Q^-1 h, Q^-1) with noise exp(r) (H(f(t)) + shift) in place of standard noise
 
-    Precision Q and potential h are linear in atoms of g: fitted by regression to modes and curvatures of the target, and
-    not trained. r and the shift are linear in the features (u, hidden(u)) of the standardized globals u. The shapes
-    H(f(t)) do not depend on the globals.
+    Precision Q and potential h are linear in atoms of g: a regression on modes and curvatures of the target fits them,
+    and they are not trained. r and the shift are linear in the features (u, hidden(u)) of the standardized globals u.
+    The shapes H(f(t)) do not depend on the globals.
     """
 
     atoms: Fixed[Atoms]
