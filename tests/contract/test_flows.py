@@ -19,7 +19,7 @@ from scipy.integrate import trapezoid
 from bernflow.flows import FAMILIES
 from bernflow.flows.affine import DiagonalAffine, LowRankAffine, TriangularAffine
 from bernflow.flows.autoregressive import FIRST_INCREMENT, BernsteinFlow
-from bernflow.flows.base import AbstractFlow, AbstractScoredFlow
+from bernflow.flows.base import AbstractFlow, AbstractScoredFlow, Fixed
 from bernflow.flows.bernstein import (
     basis,
     centered_polynomial,
@@ -68,7 +68,7 @@ def perturbed(flow, seed, amount=0.2):
             return leaf
         return leaf + jnp.asarray(amount * rng.normal(size=leaf.shape), leaf.dtype)
 
-    return jax.tree_util.tree_map_with_path(move, flow)
+    return jax.tree_util.tree_map_with_path(move, flow, is_leaf=lambda part: isinstance(part, Fixed))
 
 
 def family(name, dim, *, noise="normal", variant="f1"):
@@ -142,21 +142,39 @@ def very_wide(dim, context, border, rank):
     return make
 
 
+def with_natural_parameters(flow, rng):
+    """Positive precisions, links and potentials that depend on the globals by three atoms."""
+    part, inside = flow.locals, flow.structure.is_member
+    num, size = inside.shape
+    both = inside[:, :, None] & inside[:, None, :]
+    factor = np.where(both, 0.3 * rng.normal(size=(3, num, size, size)), 0.0)
+    precision = np.array(part.precision.value)
+    precision[:3] += factor @ np.swapaxes(factor, -1, -2)
+    link = None if part.link is None else np.array(part.link.value)
+    if link is not None:
+        # Precision and links are those of F F^T, with a second diagonal of blocks in F.
+        below = 0.3 * rng.normal(size=(3, num - 1, size, size)) * inside[1:, :, None] * inside[:-1, None, :]
+        precision[:3, 1:] += below @ np.swapaxes(below, -1, -2)
+        link[:3, 1:] += below @ np.swapaxes(factor[:, :-1], -1, -2)
+    potential = np.array(part.potential.value)
+    potential[:3] += np.where(inside, rng.normal(size=(3, num, size)), 0.0)
+    factors = np.array(part.atoms.value.factors)
+    factors[1:3] = [(1, 0, 0), (2, 0, 0)] if flow.structure.num_leaders < 2 else [(1, 0, 0), (2, 14, 0)]
+    atoms = eqx.tree_at(lambda atoms: atoms.factors, part.atoms.value, jnp.asarray(factors))
+    new = {"atoms": atoms, "precision": jnp.asarray(precision), "potential": jnp.asarray(potential)}
+    if link is not None:
+        new["link"] = jnp.asarray(link)
+    places = lambda flow: [getattr(flow.locals, name) for name in new]  # noqa: E731
+    return eqx.tree_at(places, flow, [Fixed(value) for value in new.values()])
+
+
 def hierarchical(structure, noise="normal"):
     """The Bernstein flow of a hierarchical posterior, with few dimensions."""
 
     def make(seed):
         sizes = {"order": ORDER, "width": WIDTH, "noise": noise}
         flow = StructuredBernsteinFlow(jax.random.key(seed), structure, *start(structure.num_leaders), **sizes)
-        rng = np.random.default_rng(seed)
-        num, size = structure.members.shape
-        factor = np.tril(0.3 * rng.normal(size=(num, size, size)), -1) + (0.5 + rng.uniform()) * np.eye(size)
-        # Blocks that are filled up do not mix with what they are filled up with.
-        both = structure.is_member[:, :, None] & structure.is_member[:, None, :]
-        factor = np.where(both, factor, np.eye(size))
-        fixed = lambda flow: (flow.locals.start_factor, flow.locals.start_inverse)  # noqa: E731
-        flow = eqx.tree_at(fixed, flow, (jnp.asarray(factor), jnp.asarray(np.linalg.inv(factor))))
-        return perturbed(flow, seed, amount=0.1)
+        return perturbed(with_natural_parameters(flow, np.random.default_rng(seed)), seed, amount=0.1)
 
     return make
 

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from bernflow.background import BackgroundJit, Effort, background_jit, zeros_of
 from bernflow.fit.deadline import Pace
-from bernflow.flows.base import AbstractDistribution, AbstractFlow
+from bernflow.flows.base import AbstractDistribution, AbstractFlow, trained
 from bernflow.flows.mixture import Mixture
 from bernflow.keys import as_key, grid, nth
 from bernflow.objectives import (
@@ -60,7 +60,7 @@ def begin(flows: AbstractDistribution, optimizer: optax.GradientTransformation) 
 
 
 def _fresh(flows: AbstractDistribution, optimizer: optax.GradientTransformation) -> PyTree:
-    return jax.vmap(lambda arrays: optimizer.init(ravel_pytree(arrays)[0]))(eqx.filter(flows, eqx.is_inexact_array))
+    return jax.vmap(lambda arrays: optimizer.init(ravel_pytree(arrays)[0]))(trained(flows)[0])
 
 
 _initial_state = BackgroundJit(_fresh, Effort.LEAST)
@@ -87,7 +87,7 @@ def run_chunk(
     A step whose update is not finite is skipped and counted. The noise is that of `draw_noise`.
     """
     # Integers, such as the permutations of a coupling flow, differ between restarts and are not trained.
-    arrays, fixed = eqx.partition(trainee.flow, eqx.is_inexact_array)
+    arrays, fixed = trained(trainee.flow)
 
     def one_restart(arrays, fixed, state, skipped, noise, power):
         start, unravel = ravel_pytree(arrays)
@@ -97,7 +97,7 @@ def run_chunk(
             noise, rate = inputs
             flow = eqx.combine(unravel(vector), fixed)
             estimate = _estimate(flow, target, noise, use_score, power)
-            gradient, _ = ravel_pytree(eqx.filter(estimate.gradient, eqx.is_array))
+            gradient, _ = ravel_pytree(trained(estimate.gradient)[0])
             updates, new_state = optimizer.update(gradient, state, vector)
             finite = jnp.all(jnp.isfinite(updates))
             counts = rate > 0.0  # a rate of zero fills up the chunk

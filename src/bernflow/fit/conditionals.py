@@ -1,19 +1,16 @@
-"""Locals given globals: their conditional modes and curvatures at a few hundred points, and a regression on them."""
+"""Locals given globals: their conditional modes and curvatures at a few hundred points."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Float
 
 from bernflow.background import Effort, background_jit
 from bernflow.fit.arrow import Locals, eliminate, read_curvature, tangents
 from bernflow.flows.structure import Structure
-from bernflow.flows.structured import RANK, Conditional
 from bernflow.posterior import sampling
 from bernflow.target import Target
 
@@ -29,10 +26,6 @@ MAX_CHORDS = 8
 TANGENTS_AT_ONCE = 16
 # With more tangents than this, fewer points are evaluated at once.
 FEW_TANGENTS = 32
-# Directions in the space of all conditional moments that the features are trained on.
-MAX_COMPONENTS = 32
-NUM_REGRESSION_STEPS = 800
-RIDGE = 1e-6
 
 
 class Derivatives(NamedTuple):
@@ -201,131 +194,3 @@ def _replaced(old: np.ndarray, where: np.ndarray, new: np.ndarray) -> np.ndarray
     old = np.array(old)
     old[where] = new
     return old
-
-
-def regress(
-    conditional: Conditional, structure: Structure, u: Float[np.ndarray, "k c"], at: Moments, center: Locals
-) -> Conditional:
-    """Return the conditional flow that is the Gaussian of given moments, as a function of standardized globals u.
-
-    Scales and matrices come first; the shifts are then those that bring the flow, as it is, to the modes.
-
-    Args:
-        conditional: the flow without moments.
-        structure: its structure.
-        u: values of the globals.
-        at: the moments there.
-        center: the locals at u = 0, whose factors are the units of all others.
-    """
-    outer = center.factor[0]
-    inverse = np.linalg.inv(outer)
-    factor = inverse @ at.locals.factor
-    scale = np.diagonal(factor, axis1=-2, axis2=-1)
-    conditional_sd = structure.flat(np.linalg.norm(at.locals.factor, axis=-1))
-    loc, slope = _weighted_line(u, structure.flat(at.mode), 1.0 / conditional_sd)
-    deviation = (inverse @ (at.mode - structure.by_block(loc + u @ slope.T))[..., None])[..., 0]
-    # In units of the scales: a unit lower triangular matrix, and what a block takes over from the one before it.
-    matrices = {"mix": np.tril(factor / scale[..., None], -1)}
-    if at.locals.carry is not None:
-        carry = inverse @ at.locals.carry @ np.concatenate([outer[:1], outer[:-1]])
-        before = np.concatenate([np.ones_like(scale[:, :1]), scale[:, :-1]], 1)
-        matrices["carry"] = carry * before[..., None, :] / scale[..., None]
-    matrices = {name: values for name, values in matrices.items() if getattr(conditional, name) is not None}
-    new: dict[str, np.ndarray] = {"loc": loc, "slope": slope, "start_factor": outer, "start_inverse": inverse}
-    parts = [structure.flat(np.log(scale))]
-    for name, values in matrices.items():
-        shape = values.shape[1:]
-        mean, basis, scores = _main_directions(values.reshape(len(u), -1), RANK)
-        new |= {name: mean.reshape(shape), f"{name}_basis": basis.reshape(RANK, *shape)}
-        parts.append(scores)
-    # The hidden layers serve all targets; shifts vary like the rest of the modes.
-    rough = structure.flat(deviation / scale)
-    conditional = _with_trained_features(
-        conditional, u, np.concatenate([rough, np.sqrt(2.0) * parts[0], *parts[1:]], 1)
-    )
-    features = np.asarray(conditional.features(jnp.asarray(u)))
-    middles, weights = _ridge(features, np.concatenate(parts, 1))
-    ends = np.cumsum([part.shape[1] for part in parts])[:-1]
-    centers, outs = np.split(middles, ends), np.split(weights, ends)
-    new |= {"log_scale": centers[0], "log_scale_out": outs[0]}
-    for name, middle, out in zip(matrices, centers[1:], outs[1:], strict=True):
-        new[name] = new[name] + np.tensordot(middle, new[f"{name}_basis"], 1)
-        new[f"{name}_out"] = out
-        matrices[name] = new[name] + np.tensordot(features @ out.T, new[f"{name}_basis"], 1)
-    fitted = structure.by_block(centers[0] + features @ outs[0].T)
-    deviation = deviation * np.exp(-fitted) * structure.is_member
-    if "carry" in matrices:
-        last = np.concatenate([np.zeros_like(deviation[:, :1]), deviation[:, :-1]], 1)
-        deviation = deviation - (matrices["carry"] @ last[..., None])[..., 0]
-    if "mix" in matrices:
-        unit = np.tril(matrices["mix"], -1) + np.eye(structure.size)
-        deviation = np.linalg.solve(unit, deviation[..., None])[..., 0]
-    new["shift"], new["shift_out"] = _ridge(features, structure.flat(deviation))
-    names = list(new)
-    return eqx.tree_at(lambda c: [getattr(c, n) for n in names], conditional, [jnp.asarray(new[n]) for n in names])
-
-
-def _main_directions(values: Float[np.ndarray, "k d"], num: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the mean, the `num` directions of largest variance, each of unit length, and the scores along them."""
-    mean = values.mean(0)
-    centered = values - mean
-    left = np.linalg.eigh(centered @ centered.T)[1][:, ::-1][:, :num]
-    if left.shape[1] < num:
-        left = np.pad(left, ((0, 0), (0, num - left.shape[1])))
-    basis = left.T @ centered  # zero rows where there are fewer directions
-    # Scores in units of how much the values vary, so that they weigh as much as those in the regression.
-    unit = np.linalg.norm(basis, axis=1, keepdims=True)
-    unit = np.where(unit > 1e-12, unit, 1.0)
-    return mean, basis / unit, left * unit.T
-
-
-def _weighted_line(u: np.ndarray, values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Fit values (k, n) by lines in u (k, c), every one with weights of its own; return intercepts and slopes."""
-    design = np.concatenate([np.ones((len(u), 1)), u], 1)
-    weights = (weights / weights.max(0)) ** 2
-    gram = np.einsum("kn,kc,kd->ncd", weights, design, design, optimize=True)
-    gram += RIDGE * np.trace(gram, axis1=1, axis2=2)[:, None, None] * np.eye(design.shape[1])
-    right = np.einsum("kn,kc,kn->nc", weights, design, values, optimize=True)
-    solved = np.linalg.solve(gram, right[..., None])[..., 0]
-    return solved[:, 0], solved[:, 1:]
-
-
-def _ridge(features: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Regress targets (k, d) on features (k, f); return centers and weights."""
-    design = np.concatenate([np.ones((len(features), 1)), features], 1)
-    gram = design.T @ design
-    gram += RIDGE * np.trace(gram) / len(gram) * np.eye(len(gram))
-    solved = np.linalg.solve(gram, design.T @ targets)
-    return solved[0], solved[1:].T
-
-
-def _with_trained_features(conditional: Conditional, u: np.ndarray, targets: np.ndarray) -> Conditional:
-    """Train the hidden layers to explain the main directions in which the targets vary."""
-    centered = targets - targets.mean(0)
-    variance, left = np.linalg.eigh(centered @ centered.T)
-    singular = np.sqrt(np.maximum(variance[::-1], 0.0))
-    num = min(MAX_COMPONENTS, int(np.sum(singular > 1e-6 * singular[0])) or 1)
-    scores = left[:, ::-1][:, :num] * singular[:num] * np.sqrt(len(u)) / max(singular[0], 1e-300)
-    layers = (conditional.w1, conditional.b1, conditional.w2, conditional.b2)
-    w1, b1, w2, b2 = _train_features(conditional, layers, jnp.asarray(u), jnp.asarray(scores))
-    return eqx.tree_at(lambda c: (c.w1, c.b1, c.w2, c.b2), conditional, (w1, b1, w2, b2))
-
-
-@background_jit(Effort.LIGHT)
-def _train_features(conditional, layers, u, scores):
-    optimizer = optax.adam(optax.cosine_decay_schedule(1e-2, NUM_REGRESSION_STEPS))
-
-    def loss(parameters):
-        layers, readout, center = parameters
-        model = eqx.tree_at(lambda c: (c.w1, c.b1, c.w2, c.b2), conditional, layers)
-        return jnp.mean(jnp.sum((model.features(u) @ readout + center - scores) ** 2, -1))
-
-    def step(carry, _):
-        parameters, state = carry
-        updates, state = optimizer.update(jax.grad(loss)(parameters), state)
-        return (optax.apply_updates(parameters, updates), state), None
-
-    num = u.shape[1] + conditional.b1.shape[0]
-    parameters = layers, jnp.zeros((num, scores.shape[1])), jnp.zeros(scores.shape[1])
-    (parameters, _), _ = jax.lax.scan(step, (parameters, optimizer.init(parameters)), None, NUM_REGRESSION_STEPS)
-    return parameters[0]

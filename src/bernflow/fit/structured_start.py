@@ -19,8 +19,9 @@ from bernflow import preflight
 from bernflow.background import BackgroundJit, Effort, zeros_of
 from bernflow.errors import BernflowError
 from bernflow.fit.ahead import prepare_steps
-from bernflow.fit.conditionals import conditional_moments, derivatives_of_pairs, regress
+from bernflow.fit.conditionals import conditional_moments, derivatives_of_pairs
 from bernflow.fit.marginal import GlobalGaussian, find_globals, match_moments
+from bernflow.fit.regression import regress
 from bernflow.fit.settings import Settings
 from bernflow.fit.structure import find_structure, pattern_of, scale_dimensions
 from bernflow.fit.work import has_large_matrices
@@ -123,9 +124,7 @@ def with_moments(
     x[:, list(structure.leaders)] = gaussian.loc + u @ gaussian.tril.T
     moments = conditional_moments(target, structure, x, gaussian.locals)
     sound = np.isfinite(moments.log_density)
-    return eqx.tree_at(
-        lambda f: f.locals, flow, regress(flow.locals, structure, u[sound], moments.at(sound), gaussian.locals)
-    )
+    return eqx.tree_at(lambda f: f.locals, flow, regress(flow.locals, gaussian, moments.at(sound)))
 
 
 def _flow_at(

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import equinox as eqx
 import jax
@@ -11,6 +11,18 @@ from jaxtyping import Array, Float, Key
 
 LOG_2PI = 1.8378770664093453
 Module = TypeVar("Module", bound=eqx.Module)
+Value = TypeVar("Value")
+
+
+class Fixed(eqx.Module, Generic[Value]):
+    """A part of a flow that is not trained."""
+
+    value: Value
+
+
+def trained(flow: Any) -> tuple[Any, Any]:
+    """Split a flow into the arrays that are trained and everything else; `equinox.combine` puts them together."""
+    return eqx.partition(flow, eqx.is_inexact_array, is_leaf=lambda part: isinstance(part, Fixed))
 
 
 class AbstractDistribution(eqx.Module):

@@ -11,147 +11,119 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Key
 
 from bernflow.flows.affine import TriangularAffine
+from bernflow.flows.atoms import MAX_FACTORS, Atoms
 from bernflow.flows.autoregressive import BernsteinFlow
-from bernflow.flows.base import AbstractScoredFlow, constant
+from bernflow.flows.base import AbstractScoredFlow, Fixed, constant
 from bernflow.flows.conditioner import LINEAR_UNTIL, random_layers
 from bernflow.flows.free import AbstractFreeShapes, identity_shapes
+from bernflow.flows.natural import Eliminated, Natural, eliminate
 from bernflow.flows.noise import NOISES
 from bernflow.flows.structure import Structure
 
-# Blocks of up to this size are solved by unrolled substitution.
-MAX_UNROLLED = 6
-# Directions in which the matrices of all blocks vary with the globals.
-RANK = 8
-# Matrices of larger blocks stay what the curvature says: the noise of training so many entries would add up.
-MAX_TRAINED = 16
+# Atoms of which the natural parameters are sums, and the most numbers that they take together.
+NUM_ATOMS, ATOMS_PER_GLOBAL, MIN_ATOMS, MAX_NUMBERS = 96, 4, 8, 2**22
+
+
+def num_atoms(structure: Structure) -> int:
+    """Choose the number of atoms: fewer for large blocks, whose matrices take memory and time."""
+    entries = len(structure.blocks) * structure.size**2 * (2 if structure.chained else 1)
+    wanted = max(NUM_ATOMS, ATOMS_PER_GLOBAL * structure.num_leaders)
+    return max(MIN_ATOMS, min(wanted, MAX_NUMBERS // entries))
 
 
 class Given(NamedTuple):
-    """What the globals say of the locals.
+    """What the globals say of the locals: a Gaussian, and shift and log scale of its noise."""
 
-    Attributes:
-        loc: location.
-        shift: shift of the shapes, in units of their scale.
-        log_scale: log of the scale.
-        mix: strictly lower triangular K of every block.
-        carry: dependence of every block on the one before it; None without a chain.
-    """
-
-    loc: Float[Array, " n"]
+    gaussian: Eliminated
     shift: Float[Array, " n"]
     log_scale: Float[Array, " n"]
-    mix: Float[Array, "b s s"] | None
-    carry: Float[Array, "b s s"] | None
 
 
 class Conditional(AbstractFreeShapes):
-    """The locals given the standardized globals u.
+    """The locals given the globals g.
 
-        l = b + A u + F exp(r) e',   e'_b = (I + K_b) e_b + C_b e'_{b-1},   e = H(f(t)) + shift
+        l = center + unit y,   y ~ N(Q^-1 h, Q^-1) with noise exp(r) (H(f(t)) + shift) in place of standard noise
 
-    with a triangular factor F of every block at the start, which is not trained: in its units directions of large and
-    small variance are alike.
-
-    r, K, C and the shift are linear in the features (u, hidden(u)), so that they can be fitted by regression; K and C
-    vary along a few directions only. The shapes H(f(t)) do not depend on the globals. Without mixing and carrying all
-    locals are independent given u.
+    Precision Q and potential h are linear in atoms of g: a regression on modes and curvatures of the target fits them,
+    and they are not trained. r and the shift are linear in the features (u, hidden(u)) of the standardized globals u.
+    The shapes H(f(t)) do not depend on the globals.
     """
 
-    loc: Float[Array, " n"]
-    slope: Float[Array, "n c"]
-    start_factor: Float[Array, "b s s"]
-    start_inverse: Float[Array, "b s s"]
+    atoms: Fixed[Atoms]
+    center: Fixed[Float[Array, " n"]]
+    unit: Fixed[Float[Array, " n"]]
+    precision: Fixed[Float[Array, "a b s s"]]
+    link: Fixed[Float[Array, "a b s s"]] | None
+    potential: Fixed[Float[Array, "a b s"]]
     shift: Float[Array, " n"]
     log_scale: Float[Array, " n"]
-    mix: Float[Array, "b s s"] | None
-    carry: Float[Array, "b s s"] | None
     w1: Float[Array, "h c"]
     b1: Float[Array, " h"]
     w2: Float[Array, "h h"]
     b2: Float[Array, " h"]
     shift_out: Float[Array, "n f"]
     log_scale_out: Float[Array, "n f"]
-    mix_basis: Float[Array, "k b s s"] | None
-    mix_out: Float[Array, "k f"] | None
-    carry_basis: Float[Array, "k b s s"] | None
-    carry_out: Float[Array, "k f"] | None
     inner_log_scale: Float[Array, " n"]
     inner_shift: Float[Array, " n"]
     raw: Float[Array, "n m"]
     tails: Float[Array, "n 4"]
     noise: str = eqx.field(static=True)
+    structure: Structure = eqx.field(static=True)
 
     def __init__(self, key: Key[Array, ""], structure: Structure, *, order: int, width: int, noise: str):
         num, context = structure.num_locals, structure.num_leaders
-        blocks = (len(structure.blocks), structure.size, structure.size)
+        blocks = (num_atoms(structure), len(structure.blocks), structure.size, structure.size)
         features = context + width
-        self.loc, self.shift, self.log_scale = jnp.zeros(num), jnp.zeros(num), jnp.zeros(num)
-        self.slope = jnp.zeros((num, context))
-        self.start_factor = self.start_inverse = jnp.tile(jnp.eye(structure.size), (len(structure.blocks), 1, 1))
-        has_mix = structure.size > 1
-        self.mix = jnp.zeros(blocks) if has_mix else None
-        self.carry = jnp.zeros(blocks) if structure.chained else None
+        self.structure = structure
+        # The first atom is the constant 1: at first all locals are standard normal.
+        factors = jnp.zeros((blocks[0], MAX_FACTORS), jnp.int32)
+        self.atoms = Fixed(Atoms(jnp.zeros(context), jnp.ones(context), factors))
+        self.center, self.unit = Fixed(jnp.zeros(num)), Fixed(jnp.ones(num))
+        self.precision = Fixed(jnp.zeros(blocks).at[0].set(jnp.eye(structure.size)))
+        self.link = Fixed(jnp.zeros(blocks)) if structure.chained else None
+        self.potential = Fixed(jnp.zeros(blocks[:-1]))
+        self.shift, self.log_scale = jnp.zeros(num), jnp.zeros(num)
         first, second, self.b1 = random_layers(key, context, width)
         self.w1, self.w2 = first / np.sqrt(context), second / np.sqrt(width)
         self.b2 = jnp.zeros(width)
         self.shift_out, self.log_scale_out = jnp.zeros((num, features)), jnp.zeros((num, features))
-        self.mix_basis = jnp.zeros((RANK, *blocks)) if has_mix else None
-        self.mix_out = jnp.zeros((RANK, features)) if has_mix else None
-        self.carry_basis = jnp.zeros((RANK, *blocks)) if structure.chained else None
-        self.carry_out = jnp.zeros((RANK, features)) if structure.chained else None
         for name, value in identity_shapes(num, order, noise).items():
             setattr(self, name, value)
 
     def features(self, u: Float[Array, "... c"]) -> Float[Array, "... f"]:
-        """Return what everything but the location is linear in: u, slower far out, and the last hidden layer."""
+        """Return what shift and log scale are linear in: u, slower far out, and the last hidden layer."""
         hidden = jnp.tanh(jnp.tanh(u @ self.w1.T + self.b1) @ self.w2.T + self.b2)
         beyond = jnp.maximum(jnp.abs(u) - LINEAR_UNTIL, 0.0)
         linear = jnp.clip(u, -LINEAR_UNTIL, LINEAR_UNTIL) + jnp.sign(u) * jnp.log1p(beyond)
         return jnp.concatenate([linear, hidden], -1)
 
-    def given(self, u: Float[Array, " c"]) -> Given:
+    def given(self, g: Float[Array, " c"], u: Float[Array, " c"]) -> Given:
         """Evaluate what the globals say of the locals."""
+        atoms = self.atoms.value(g)
+        precision, potential = (jnp.tensordot(atoms, part.value, 1) for part in (self.precision, self.potential))
+        link = None if self.link is None else jnp.tensordot(atoms, self.link.value, 1)
         features = self.features(u)
-        mix = _combined(self.mix, self.mix_basis, self.mix_out, features)
-        mix = None if mix is None else jnp.tril(mix, -1)
-        carry = _combined(self.carry, self.carry_basis, self.carry_out, features)
-        log_scale = self.log_scale + self.log_scale_out @ features
-        shift = self.shift + self.shift_out @ features
-        return Given(self.loc + self.slope @ u, shift, log_scale, mix, carry)
+        shift, log_scale = self.shift + self.shift_out @ features, self.log_scale + self.log_scale_out @ features
+        return Given(eliminate(Natural(precision, link, potential)), shift, log_scale)
 
-    def color(self, y: Float[Array, "b s"]) -> Float[Array, "b s"]:
-        """Multiply by the fixed factor of every block."""
-        return jnp.einsum("bij,bj->bi", stop_gradient(self.start_factor), y)
+    def color(self, given: Given, value: Float[Array, " n"]) -> tuple[Float[Array, " n"], Float[Array, ""]]:
+        """Map values of the shapes to locals l; return l and log |dl/dvalue|."""
+        z = jnp.exp(given.log_scale) * (value + given.shift)
+        y = self.structure.flat(given.gaussian.color(self.structure.by_block(z)))
+        return self.center.value + self.unit.value * y, self._log_det(given)
 
-    def whiten(self, y: Float[Array, "b s"]) -> Float[Array, "b s"]:
-        """Undo `color`."""
-        return jnp.einsum("bij,bj->bi", stop_gradient(self.start_inverse), y)
+    def whiten(self, given: Given, local: Float[Array, " n"]) -> tuple[Float[Array, " n"], Float[Array, ""]]:
+        """Map locals to values of the shapes; return them and log |dl/dvalue|."""
+        y = (local - self.center.value) / self.unit.value
+        z = self.structure.flat(given.gaussian.whiten(self.structure.by_block(y)))
+        return jnp.exp(-given.log_scale) * z - given.shift, self._log_det(given)
 
-    def whiten_transposed(self, y: Float[Array, "b s"]) -> Float[Array, "b s"]:
-        """Multiply by the inverse transposed, as a score."""
-        return jnp.einsum("bij,bi->bj", stop_gradient(self.start_inverse), y)
-
-    def log_det(self) -> Float[Array, ""]:
-        """Return the log determinant of the fixed factors."""
-        return stop_gradient(jnp.sum(jnp.log(jnp.diagonal(self.start_factor, axis1=1, axis2=2))))
-
-
-def _combined(
-    center: Float[Array, "b s s"] | None,
-    basis: Float[Array, "k b s s"] | None,
-    out: Float[Array, "k f"] | None,
-    features: Float[Array, " f"],
-) -> Float[Array, "b s s"] | None:
-    """Return matrices that vary along a few directions, if there are any; those of large blocks are not trained."""
-    if center is None or basis is None or out is None:
-        return None
-    if center.shape[-1] > MAX_TRAINED:
-        center, basis = stop_gradient((center, basis))
-    return center + jnp.tensordot(out @ features, basis, 1)
+    def _log_det(self, given: Given) -> Float[Array, ""]:
+        return given.gaussian.log_det() + jnp.sum(given.log_scale) + jnp.sum(jnp.log(self.unit.value))
 
 
 class StructuredBernsteinFlow(AbstractScoredFlow):
-    """A `BernsteinFlow` of the globals, and locals whose location, scale and correlations are functions of them.
+    """A `BernsteinFlow` of the globals, and locals that are a Gaussian given them, bent by Bernstein polynomials.
 
     Nothing here is quadratic in the number of locals. Noise and log-determinants are in the order of `Structure.order`;
     x has the order of the target.
@@ -196,24 +168,17 @@ class StructuredBernsteinFlow(AbstractScoredFlow):
         """Map noise to a parameter vector; return x and log |dx/dz|."""
         first, rest = self._split(z)
         g, log_det = self.leaders.transform_and_log_det(first)
-        given = self.locals.given(self._standardized(g))
         shape = self.locals.shape(rest)
-        local = self._colored(given, self._mixed(given, shape.bent.value)[1])
-        log_det = log_det + jnp.sum(shape.log_slope() + given.log_scale) + self.locals.log_det()
+        local, log_det_local = self.locals.color(self._given(g), shape.bent.value)
+        log_det = log_det + jnp.sum(shape.log_slope()) + log_det_local
         return jnp.concatenate([g, local])[self.structure.places], log_det
 
     def inverse_and_log_det(self, x: Float[Array, " p"]) -> tuple[Float[Array, " p"], Float[Array, ""]]:
         """Map a parameter vector to its noise; return z and log |dz/dx|."""
         g, local = self._split(x[self.structure.order])
         z, _ = self.leaders.inverse_and_log_det(g)
-        given = self.locals.given(self._standardized(g))
-        mixed = self.locals.whiten(self.structure.by_block(local - given.loc))
-        mixed = mixed * jnp.exp(-self.structure.by_block(given.log_scale))
-        if given.carry is not None:
-            before = jnp.concatenate([jnp.zeros_like(mixed[:1]), mixed[:-1]])
-            mixed = mixed - jnp.einsum("bij,bj->bi", given.carry, before)
-        e = mixed if given.mix is None else solve_unit(given.mix, mixed)
-        z = jnp.concatenate([z, self.locals.invert_shapes(self.structure.flat(e) - given.shift)])
+        value, _ = self.locals.whiten(self._given(g), local)
+        z = jnp.concatenate([z, self.locals.invert_shapes(value)])
         return z, -self.transform_and_log_det(z)[1]
 
     def score(self, z: Float[Array, " p"]) -> Float[Array, " p"]:
@@ -225,40 +190,24 @@ class StructuredBernsteinFlow(AbstractScoredFlow):
     ) -> tuple[Float[Array, " p"], Float[Array, ""], Float[Array, " p"]]:
         """Return x = T(z), log |dx/dz| and the score at x, of which x alone can be differentiated.
 
-        With a the gradient of the log density of the shapes and v = M^-T a for e' = M e, the score of the locals is
-        F^-T exp(-r) v. At fixed locals, log q(l | g) moves with the shift by -a, with the location by minus that score,
-        with r by -(v e' + 1), with K by -v e^T and with C by -w e'^T of the block before, w = (I + K)^-T a; a
-        vector-Jacobian product with these gives what the locals add to the score of the globals.
+        With value = W(g, l) the values of the shapes, log q(l | g) = log f(W(g, l)) - log |dl/dvalue|, and one
+        vector-Jacobian product of W and the determinant gives its gradient in both g and l.
         """
         first, rest = self._split(z)
         g, log_det, score_g = self.leaders.transform_and_score(first)
-        given = self.locals.given(self._standardized(g))
         shape, slopes, value = self.locals.shape_and_slopes(rest)
-        e, mixed = self._mixed(given, value)
-        x = jnp.concatenate([g, self._colored(given, mixed)])[self.structure.places]
+        local, log_det_local = self.locals.color(self._given(g), value)
+        x = jnp.concatenate([g, local])[self.structure.places]
         log_slope = shape.log_slope()
-        log_det = log_det + jnp.sum(log_slope + given.log_scale) + self.locals.log_det()
+        log_det = log_det + jnp.sum(log_slope) + log_det_local
 
-        g, given, e, mixed, log_slope = stop_gradient((g, given, e, mixed, log_slope))
+        g, local, log_slope = stop_gradient((g, local, log_slope))
         noise_score = jax.grad(self.base_log_prob)(z)[self.structure.num_leaders :]
-        a = (noise_score - slopes.log_slope_by_z) * jnp.exp(-log_slope)
-        blocks = self.structure.by_block(a)
-        w = blocks if given.mix is None else solve_unit_transposed(given.mix, blocks)
-        v, mixed_blocks = w, self.structure.by_block(mixed)
-        mix = None if given.mix is None else -w[:, :, None] * self.structure.by_block(e)[:, None, :]
-        carry = None
-        if given.carry is not None:
-            after = jnp.concatenate([jnp.einsum("bij,bi->bj", given.carry[1:], w[1:]), jnp.zeros_like(w[:1])])
-            v = w - after
-            before = jnp.concatenate([jnp.zeros_like(w[:1]), mixed_blocks[:-1]])
-            carry = -w[:, :, None] * before[:, None, :]
-        v = self.structure.flat(v)
-        by_loc = jnp.exp(-given.log_scale) * v
-        by_loc = self.structure.flat(self.locals.whiten_transposed(self.structure.by_block(by_loc)))
-        moved = Given(-by_loc, -a, -(v * mixed + 1.0), mix, carry)
+        by_value = (noise_score - slopes.log_slope_by_z) * jnp.exp(-log_slope)
         fixed = constant(self)
-        _, pull = jax.vjp(lambda g: fixed.locals.given(fixed._standardized(g)), g)
-        score = jnp.concatenate([score_g + pull(moved)[0], by_loc])
+        (_, log_det_local), pull = jax.vjp(lambda g, local: fixed.locals.whiten(fixed._given(g), local), g, local)
+        by_g, by_local = pull((by_value, -jnp.ones_like(log_det_local)))
+        score = jnp.concatenate([score_g + by_g, by_local])
         return x, log_det, stop_gradient(score[self.structure.places])
 
     def recipe(self) -> dict[str, Any]:
@@ -274,59 +223,10 @@ class StructuredBernsteinFlow(AbstractScoredFlow):
     def _split(self, values: Float[Array, " p"]) -> tuple[Float[Array, " c"], Float[Array, " n"]]:
         return values[: self.structure.num_leaders], values[self.structure.num_leaders :]
 
+    def _given(self, g: Float[Array, " c"]) -> Given:
+        return self.locals.given(g, self._standardized(g))
+
     def _standardized(self, g: Float[Array, " c"]) -> Float[Array, " c"]:
         """Return the globals in units of the start."""
         outer: Any = self.leaders.outer  # triangular: see __init__
         return solve_triangular(stop_gradient(outer.start_tril), g - stop_gradient(outer.start_loc), lower=True)
-
-    def _colored(self, given: Given, mixed: Float[Array, " n"]) -> Float[Array, " n"]:
-        """Return the locals."""
-        y = self.structure.by_block(jnp.exp(given.log_scale) * mixed)
-        return given.loc + self.structure.flat(self.locals.color(y))
-
-    def _mixed(self, given: Given, value: Float[Array, " n"]) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-        """Return shifted shapes e and what their blocks mix them to, e'."""
-        e = value + given.shift
-        if given.mix is None and given.carry is None:
-            return e, e
-        mixed = self.structure.by_block(e)
-        if given.mix is not None:
-            mixed = mixed + jnp.einsum("bij,bj->bi", given.mix, mixed)
-        if given.carry is not None:
-            mixed = carried(given.carry, mixed)
-        return e, self.structure.flat(mixed)
-
-
-def carried(carry: Float[Array, "b s s"], e: Float[Array, "b s"]) -> Float[Array, "b s"]:
-    """Return e' with e'_b = e_b + C_b e'_{b-1}."""
-
-    def step(before, inputs):
-        matrix, own = inputs
-        after = own + matrix @ before
-        return after, after
-
-    return jax.lax.scan(step, jnp.zeros_like(e[0]), (carry, e))[1]
-
-
-def solve_unit(mix: Float[Array, "b s s"], e: Float[Array, "b s"]) -> Float[Array, "b s"]:
-    """Solve (I + K) y = e for every block."""
-    size = e.shape[-1]
-    if size > MAX_UNROLLED:
-        return solve_triangular(mix + jnp.eye(size), e[..., None], lower=True, unit_diagonal=True)[..., 0]
-    solved: list[Array] = []
-    for i in range(size):
-        solved.append(e[:, i] - sum((mix[:, i, k] * solved[k] for k in range(i)), start=jnp.zeros(())))
-    return jnp.stack(solved, -1)
-
-
-def solve_unit_transposed(mix: Float[Array, "b s s"], e: Float[Array, "b s"]) -> Float[Array, "b s"]:
-    """Solve (I + K)^T y = e for every block."""
-    size = e.shape[-1]
-    if size > MAX_UNROLLED:
-        identity = jnp.eye(size)
-        return solve_triangular(mix + identity, e[..., None], lower=True, trans="T", unit_diagonal=True)[..., 0]
-    solved: list[Array] = []
-    for i in reversed(range(size)):
-        later = (mix[:, k, i] * solved[size - 1 - k] for k in range(i + 1, size))
-        solved.append(e[:, i] - sum(later, start=jnp.zeros(())))
-    return jnp.stack(solved[::-1], -1)

@@ -1,0 +1,57 @@
+"""Atoms: products of simple functions of the globals, in which conditional precisions of many models are linear.
+
+Given its globals, the precision of the locals of a hierarchical model is often a sum of a few fixed matrices, each
+times a product such as exp(-2 log sigma) or rho exp(-2 log sigma). An atom is such a product of up to three factors.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+# Factors of one atom.
+MAX_FACTORS = 3
+# Exponents of exp(a (g - center)): variances, standard deviations, and their inverses, of a scale on the log scale.
+EXPONENTS = (-2.0, -1.0, 1.0, 2.0)
+# Functions of every global: the exponentials, v and v^2 with v = (g - center) / unit, tanh(g) and 1 / cosh(g), which
+# are a correlation and the square root of one minus its square.
+NUM_FUNCTIONS = len(EXPONENTS) + 4
+# Beyond so many units from the center the functions stay what they are there.
+REACH = 8.0
+
+
+class Atoms(eqx.Module):
+    """Evaluate atoms of the globals.
+
+    Attributes:
+        center: of every global.
+        unit: standard deviation of every global.
+        factors: for every atom, its factors as numbers in the table of all functions; 0 is the constant 1.
+    """
+
+    center: Float[Array | np.ndarray, " c"]
+    unit: Float[Array | np.ndarray, " c"]
+    factors: Int[Array | np.ndarray, "a 3"]
+
+    def table(self, g: Any, xp: Any = jnp) -> Any:
+        """Evaluate the constant 1 and all functions of all globals, those of the first global first.
+
+        Args:
+            g: values of the globals, (..., c).
+            xp: `jax.numpy`, or `numpy` for arrays of NumPy.
+        """
+        v = xp.clip((g - self.center) / self.unit, -REACH, REACH)
+        moved = v * self.unit
+        # Bounded, so that functions no atom has cannot overflow: 0 * inf would not be 0 in a gradient.
+        powers = xp.exp(xp.clip(xp.asarray(EXPONENTS) * moved[..., None], -40.0, 40.0))
+        tanh = xp.tanh(self.center + moved)
+        bell = xp.sqrt(xp.maximum(1.0 - tanh**2, 1e-16))
+        functions = xp.concatenate([powers, xp.stack([v, v**2, tanh, bell], -1)], -1)
+        flat = functions.reshape(*functions.shape[:-2], -1)
+        return xp.concatenate([xp.ones_like(flat[..., :1]), flat], -1)
+
+    def __call__(self, g: Float[Array, " c"]) -> Float[Array, " a"]:
+        """Evaluate all atoms."""
+        return jnp.prod(self.table(g)[self.factors], -1)
