@@ -11,11 +11,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+import scipy.linalg
+from jaxtyping import Bool, Float, Int
 
 from bernflow.fit.conditionals import Moments
 from bernflow.fit.marginal import GlobalGaussian
-from bernflow.flows.atoms import EXPONENTS, MAX_FACTORS, NUM_FUNCTIONS, REACH, Atoms
+from bernflow.flows.atoms import EXPONENTS, MAX_FACTORS, NUM_FUNCTIONS, Atoms
 from bernflow.flows.base import Fixed
 from bernflow.flows.natural import Natural
 from bernflow.flows.structure import Structure
@@ -30,6 +31,12 @@ POINTS_PER_ATOM = 2
 # Atoms that differ from those before them by less than this, in units of themselves, are left out.
 MIN_NEW = 1e-5
 RCOND = 1e-10
+# Every so many points, one has no part in the choice of atoms, and tells how many of them to take.
+HELD_EVERY = 5
+# Logarithms of divisors that differ by no more than this, at any point, are alike; and the most kinds of them.
+ALIKE, MAX_KINDS = 0.7, 12
+# Of the smallest pivot at any point, the least that the flow has between them.
+LEAST_PIVOT = 0.1
 # Exponentials may grow by so many nats within reach; tanh and 1 / cosh are tried where a global is this near zero.
 MAX_GROWTH, NEAR_ZERO = 40.0, 4.0
 
@@ -46,15 +53,22 @@ def regress(conditional: Conditional, gaussian: GlobalGaussian, at: Moments) -> 
     center = gaussian.x[structure.order[structure.num_leaders :]]
     unit = structure.flat(np.linalg.norm(gaussian.locals.factor[0], axis=-1))
     natural = natural_parameters(structure, at, center, unit)
-    responses = _Responses.of(natural)
+    responses = Responses.of(natural)
     globals_ = at.x[:, list(structure.leaders)]
     num = conditional.atoms.value.factors.shape[0]
-    empty = Atoms(gaussian.loc, np.linalg.norm(gaussian.tril, axis=1), np.zeros((num, MAX_FACTORS), np.int32))
-    factors = select(empty, globals_, responses, min(num, max(1, len(globals_) // POINTS_PER_ATOM)))
-    atoms = Atoms(empty.center, empty.unit, np.concatenate([factors, np.zeros((num - len(factors), 3), np.int32)]))
+    unit_global = np.linalg.norm(gaussian.tril, axis=1)
+    moved = (globals_ - gaussian.loc) / unit_global
+    empty = Atoms(
+        gaussian.loc, unit_global, np.stack([moved.min(0), moved.max(0)]), np.zeros((num, MAX_FACTORS), np.int32)
+    )
+    factors = select(empty, globals_, responses, num)
+    padded = np.concatenate([factors, np.zeros((num - len(factors), MAX_FACTORS), np.int32)])
+    atoms = Atoms(empty.center, empty.unit, empty.reach, padded)
     values = np.prod(_table(atoms, globals_)[:, factors], -1)
     precision, link, potential = _without_strangers(structure, _filled_up(responses.solve(values), num))
+    least = LEAST_PIVOT * np.where(structure.is_member, np.min(pivots(structure, at, unit), 0), 1.0)
     new = {"atoms": atoms, "center": center, "unit": unit, "precision": precision, "potential": potential}
+    new["least"] = least
     if link is not None:
         new["link"] = link
     new = {name: Fixed(_on_device(value)) for name, value in new.items()}
@@ -85,37 +99,63 @@ def natural_parameters(
     return Natural(precision, link, potential)
 
 
-class _Responses(NamedTuple):
-    """Natural parameters as the rows of a matrix; potentials weigh as much in it as precisions do.
+def pivots(structure: Structure, at: Moments, unit: Float[np.ndarray, " n"]) -> Float[np.ndarray, "k b s"]:
+    """Return the squared diagonals of the factors of precisions at all points, as blocks are eliminated in the flow."""
+    inverse = np.linalg.inv(at.locals.factor)
+    scale = np.where(structure.is_member, structure.by_block(unit), 1.0)
+    lower = np.linalg.cholesky(np.swapaxes(inverse, -1, -2) @ inverse)
+    return (np.diagonal(lower, axis1=-2, axis2=-1) * scale) ** 2
+
+
+class Responses(NamedTuple):
+    """Natural parameters as the rows of a matrix, and how much every entry weighs at every point.
+
+    What counts is the error of a precision in units of itself: in one posterior a scale near zero makes some entries
+    thousands of times as large as others. An entry is therefore divided by the roots of the two diagonal entries that
+    belong to it; columns with much the same divisors form a group.
 
     Attributes:
         rows: one for each point.
-        weights: of the points, such that all rows have the same norm.
+        group: of every column.
+        weights: of every group at every point.
         shapes: of precision, link and potential.
-        factor: of the potentials.
     """
 
     rows: Float[np.ndarray, "k d"]
-    weights: Float[np.ndarray, " k"]
+    group: Int[np.ndarray, " d"]
+    weights: Float[np.ndarray, "g k"]
     shapes: list[tuple[int, ...] | None]
-    factor: float
 
     @classmethod
-    def of(cls, natural: Natural) -> "_Responses":
+    def of(cls, natural: Natural) -> "Responses":
+        """Lay out natural parameters at several points."""
         num = len(natural.precision)
-        norms = [
-            float(np.median(np.linalg.norm(np.reshape(part, (num, -1)), axis=1)))
-            for part in (natural.precision, natural.potential)
-        ]
-        factor = norms[0] / norms[1] if norms[1] > 0.0 else 1.0
-        parts = natural.precision, natural.link, factor * natural.potential
-        rows = np.concatenate([np.reshape(part, (num, -1)) for part in parts if part is not None], 1)
-        shapes = [None if part is None else part.shape[1:] for part in natural]
-        return cls(rows, 1.0 / np.linalg.norm(rows, axis=1), shapes, factor)
+        roots = 0.5 * np.log(np.maximum(np.diagonal(natural.precision, axis1=-2, axis2=-1), 1e-30))
+        kind, kinds = _cluster(roots.reshape(num, -1).T)
+        kind = kind.reshape(roots.shape[1:])
+        base = len(kinds) + 1
+        before = np.concatenate([np.zeros_like(kind[:1]), kind[:-1]])
+        pairs = {
+            "precision": kind[:, :, None] * base + kind[:, None, :],
+            "link": kind[:, :, None] * base + before[:, None, :],
+            "potential": kind * base + len(kinds),  # the last one weighs nothing
+        }
+        parts = {name: part for name, part in natural._asdict().items() if part is not None}
+        pair, group = np.unique(np.concatenate([pairs[name].ravel() for name in parts]), return_inverse=True)
+        logs = np.concatenate([kinds, np.zeros((1, num))])
+        weights = np.exp(-logs[pair // base] - logs[pair % base])
+        rows = np.concatenate([np.reshape(part, (num, -1)) for part in parts.values()], 1)
+        return cls(rows, group, weights, [None if part is None else part.shape[1:] for part in natural])
+
+    def groups(self) -> Iterator[tuple[Int[np.ndarray, " m"], Float[np.ndarray, " k"]]]:
+        """Return the columns and the weights of every group."""
+        order = np.argsort(self.group, kind="stable")
+        ends = np.cumsum(np.bincount(self.group, minlength=len(self.weights)))
+        return zip(np.split(order, ends[:-1]), self.weights, strict=True)
 
     def main_directions(self) -> Float[np.ndarray, "k m"]:
-        """Return scores of the weighted rows along the directions in which they are largest."""
-        weighted = self.rows * self.weights[:, None]
+        """Return scores of rows of norm one along the directions in which they are largest."""
+        weighted = self.rows / np.linalg.norm(self.rows, axis=1, keepdims=True)
         squares, left = np.linalg.eigh(weighted @ weighted.T)
         sizes = np.sqrt(np.maximum(squares[::-1], 0.0))
         num = min(MAX_COMPONENTS, int(np.sum(sizes > 1e-9 * sizes[0])))
@@ -123,32 +163,74 @@ class _Responses(NamedTuple):
 
     def solve(self, values: Float[np.ndarray, "k a"]) -> Natural:
         """Return coefficients of precision, link and potential for given atoms."""
-        design = values * self.weights[:, None]
-        norms = np.linalg.norm(design, axis=0)
-        solved = np.linalg.lstsq(design / norms, self.rows * self.weights[:, None], rcond=RCOND)[0] / norms[:, None]
+        solved = np.empty((values.shape[1], self.rows.shape[1]))
+        for columns, weights in self.groups():
+            design = values * weights[:, None]
+            norms = np.linalg.norm(design, axis=0)
+            right = self.rows[:, columns] * weights[:, None]
+            solved[:, columns] = np.linalg.lstsq(design / norms, right, rcond=RCOND)[0] / norms[:, None]
         sizes = [0 if shape is None else int(np.prod(shape)) for shape in self.shapes]
-        parts = np.split(solved, np.cumsum(sizes)[:-1], 1)
-        parts[2] = parts[2] / self.factor
-        shaped = zip(parts, self.shapes, strict=True)
-        return Natural(*(None if shape is None else part.reshape(-1, *shape) for part, shape in shaped))  # type: ignore[arg-type]
+        shaped = zip(np.split(solved, np.cumsum(sizes)[:-1], 1), self.shapes, strict=True)
+        parts = [None if shape is None else part.reshape(-1, *shape) for part, shape in shaped]
+        return Natural(*parts)  # type: ignore[arg-type]
+
+    def held_errors(self, values: Float[np.ndarray, "k a"], held: Bool[np.ndarray, " k"]) -> Float[np.ndarray, " a"]:
+        """Return the errors at points that are held out, by the number of atoms that are taken."""
+        squares = np.zeros((values.shape[1], int(held.sum())))
+        for columns, weights in self.groups():
+            design, right = values * weights[:, None], self.rows[:, columns] * weights[:, None]
+            basis, triangle = np.linalg.qr(design[~held])
+            np.fill_diagonal(triangle, np.where(np.diag(triangle) == 0.0, 1e-300, np.diag(triangle)))
+            # Of both, k atoms need the first k columns: one pass shows the errors of all numbers of them.
+            seen = scipy.linalg.solve_triangular(triangle, design[held].T, trans=1).T
+            along, left = basis.T @ right[~held], right[held]
+            for i in range(len(squares)):
+                left = left - seen[:, i, None] * along[i]
+                squares[i] += np.sum(left**2, 1)
+        return np.sum(np.sqrt(squares), 1)
 
 
-def select(
-    atoms: Atoms, globals_: Float[np.ndarray, "k c"], responses: _Responses, most: int
+def _cluster(logs: Float[np.ndarray, "n k"]) -> tuple[Int[np.ndarray, " n"], Float[np.ndarray, "c k"]]:
+    """Return labels of vectors, and one vector for each label from which none of its own is far."""
+    label, nearest = np.zeros(len(logs), int), np.full(len(logs), np.inf)
+    chosen: list[int] = []
+    while len(chosen) < MAX_KINDS and nearest.max() > ALIKE:
+        chosen.append(int(np.argmax(nearest)))
+        distance = np.max(np.abs(logs - logs[chosen[-1]]), 1)
+        label = np.where(distance < nearest, len(chosen) - 1, label)
+        nearest = np.minimum(nearest, distance)
+    return label, logs[chosen]
+
+
+def select(atoms: Atoms, globals_: Float[np.ndarray, "k c"], responses: Responses, most: int) -> Int[np.ndarray, "a 3"]:
+    """Choose the factors of atoms: greedily, and as many as predict points best that had no part in the choice."""
+    held = np.arange(len(globals_)) % HELD_EVERY == HELD_EVERY - 1
+    scores, weights = responses.main_directions()[~held], 1.0 / np.linalg.norm(responses.rows[~held], axis=1)
+    path = _pursue(atoms, globals_[~held], scores, weights, min(most, int(np.sum(~held)) // POINTS_PER_ATOM))
+    if not held.any():
+        return path
+    errors = responses.held_errors(np.prod(_table(atoms, globals_)[:, path], -1), held)
+    return path[: 1 + int(np.nanargmin(errors))]
+
+
+def _pursue(
+    atoms: Atoms,
+    globals_: Float[np.ndarray, "k c"],
+    left: Float[np.ndarray, "k m"],
+    weights: Float[np.ndarray, " k"],
+    most: int,
 ) -> Int[np.ndarray, "a 3"]:
-    """Choose the factors of atoms by orthogonal matching pursuit; the constant is the first.
+    """Return atoms by orthogonal matching pursuit; the constant is the first.
 
     Products with functions of another global become candidates when what they are products of is chosen.
     """
     table = _table(atoms, globals_)
     simple = _simple(atoms)
-    weights = responses.weights
-    left = responses.main_directions()
     enough = EXPLAINED**2 * np.sum(left**2)
     chosen: list[tuple[int, ...]] = []
     candidates: dict[tuple[int, ...], np.ndarray] = {(): np.ones(len(globals_))}
     basis = np.zeros((len(globals_), 0))
-    while len(chosen) < most and candidates and np.sum(left**2) > enough:
+    while len(chosen) < max(1, most) and candidates and np.sum(left**2) > enough:
         names = list(candidates)
         columns = np.stack(list(candidates.values()), 1) * weights[:, None]
         columns /= np.maximum(np.linalg.norm(columns, axis=0), 1e-300)
@@ -183,9 +265,10 @@ def _products(atom: tuple[int, ...], simple: list[int]) -> Iterator[tuple[tuple[
 def _simple(atoms: Atoms) -> list[int]:
     """Return the functions of the table that are worth a try."""
     usable = []
-    for number, (center, unit) in enumerate(zip(atoms.center, atoms.unit, strict=True)):
+    spans = np.max(np.abs(atoms.reach), 0) * atoms.unit
+    for number, (center, span) in enumerate(zip(atoms.center, spans, strict=True)):
         first = 1 + number * NUM_FUNCTIONS
-        usable += [first + i for i, a in enumerate(EXPONENTS) if abs(a) * REACH * unit < MAX_GROWTH]
+        usable += [first + i for i, a in enumerate(EXPONENTS) if abs(a) * span < MAX_GROWTH]
         usable += [first + len(EXPONENTS), first + len(EXPONENTS) + 1]
         if abs(center) < NEAR_ZERO:
             usable += [first + len(EXPONENTS) + 2, first + len(EXPONENTS) + 3]

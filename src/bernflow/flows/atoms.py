@@ -18,8 +18,8 @@ EXPONENTS = (-2.0, -1.0, 1.0, 2.0)
 # Functions of every global: the exponentials, v and v^2 with v = (g - center) / unit, tanh(g) and 1 / cosh(g), which
 # are a correlation and the square root of one minus its square.
 NUM_FUNCTIONS = len(EXPONENTS) + 4
-# Beyond so many units from the center the functions stay what they are there.
-REACH = 8.0
+# Exponents are bounded by this, so that functions no atom has cannot overflow: 0 * inf would not be 0 in a gradient.
+MAX_EXPONENT = 40.0
 
 
 class Atoms(eqx.Module):
@@ -28,11 +28,13 @@ class Atoms(eqx.Module):
     Attributes:
         center: of every global.
         unit: standard deviation of every global.
+        reach: units from the center, below and above it, beyond which the functions stay what they are there.
         factors: for every atom, its factors as numbers in the table of all functions; 0 is the constant 1.
     """
 
     center: Float[Array | np.ndarray, " c"]
     unit: Float[Array | np.ndarray, " c"]
+    reach: Float[Array | np.ndarray, "2 c"]
     factors: Int[Array | np.ndarray, "a 3"]
 
     def table(self, g: Any, xp: Any = jnp) -> Any:
@@ -42,10 +44,9 @@ class Atoms(eqx.Module):
             g: values of the globals, (..., c).
             xp: `jax.numpy`, or `numpy` for arrays of NumPy.
         """
-        v = xp.clip((g - self.center) / self.unit, -REACH, REACH)
+        v = xp.clip((g - self.center) / self.unit, self.reach[0], self.reach[1])
         moved = v * self.unit
-        # Bounded, so that functions no atom has cannot overflow: 0 * inf would not be 0 in a gradient.
-        powers = xp.exp(xp.clip(xp.asarray(EXPONENTS) * moved[..., None], -40.0, 40.0))
+        powers = xp.exp(xp.clip(xp.asarray(EXPONENTS) * moved[..., None], -MAX_EXPONENT, MAX_EXPONENT))
         tanh = xp.tanh(self.center + moved)
         bell = xp.sqrt(xp.maximum(1.0 - tanh**2, 1e-16))
         functions = xp.concatenate([powers, xp.stack([v, v**2, tanh, bell], -1)], -1)

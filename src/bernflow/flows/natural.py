@@ -15,9 +15,10 @@ from jaxtyping import Array, Float
 
 # Blocks of up to this size are factored by unrolled loops, up to this size by loops; larger ones half by half.
 MAX_UNROLLED, MAX_LOOP = 6, 16
-# Pivots are at least this share of the diagonal, so that every symmetric matrix gives a Gaussian.
-MIN_PIVOT = 1e-8
 TINY = 1e-30
+
+# A lower triangular factor, and its inverse.
+Factors = tuple[Float[Array, "b s s"], Float[Array, "b s s"]]
 
 
 class Natural(NamedTuple):
@@ -71,49 +72,51 @@ def _times_transposed(matrix: Float[Array, "b s s"], vector: Float[Array, "b s"]
     return jnp.einsum("bji,bj->bi", matrix, vector)
 
 
-def eliminate(natural: Natural) -> Eliminated:
-    """Factor a Gaussian; where a precision is not positive, it is changed so that it is."""
+def eliminate(natural: Natural, least: Float[Array, "b s"]) -> Eliminated:
+    """Factor a Gaussian; where pivots of the precision are less than given ones, it is changed so that they are not."""
     if natural.link is None:
-        lower, inverse = factor(jnp.asarray(natural.precision))
+        lower, inverse = factor(jnp.asarray(natural.precision), least)
         return Eliminated(lower, inverse, jnp.einsum("bij,bj->bi", inverse, natural.potential), None)
 
     def step(later, inputs):
-        precision, potential, link = inputs
-        lower, inverse = (part[0] for part in factor((precision - later[0])[None]))
+        precision, potential, link, least = inputs
+        lower, inverse = (part[0] for part in factor((precision - later[0])[None], least[None]))
         half, link = inverse @ (potential - later[1]), inverse @ link
         return (link.T @ link, link.T @ half), (lower, inverse, half, link)
 
     start = jnp.zeros_like(natural.precision[0]), jnp.zeros_like(natural.potential[0])
-    inputs = natural.precision, natural.potential, natural.link
+    inputs = natural.precision, natural.potential, natural.link, least
     return Eliminated(*jax.lax.scan(step, start, inputs, reverse=True)[1])
 
 
-def factor(matrix: Float[Array, "b s s"]) -> tuple[Float[Array, "b s s"], Float[Array, "b s s"]]:
-    """Return lower triangular factors of matrices, or of positive ones near them, and the inverses of the factors.
+def factor(matrix: Float[Array, "b s s"], least: Float[Array, "b s"]) -> Factors:
+    """Return lower triangular factors of matrices, or of ones near them whose pivots are large enough, and inverses.
 
     Not by LAPACK: two calls of it at once, inside one compiled function, can wait for each other forever on few cores.
     """
-    return _unrolled(matrix) if matrix.shape[-1] <= MAX_UNROLLED else _factor(matrix)
+    least = jnp.maximum(jax.lax.stop_gradient(least), TINY)
+    return _unrolled(matrix, least) if matrix.shape[-1] <= MAX_UNROLLED else _factor(matrix, least)
 
 
 @jax.custom_vjp
-def _factor(matrix: Float[Array, "b s s"]) -> tuple[Float[Array, "b s s"], Float[Array, "b s s"]]:
+def _factor(matrix: Float[Array, "b s s"], least: Float[Array, "b s"]) -> Factors:
     """Factor the first half of the rows, then what is left of the others given them."""
     size = matrix.shape[-1]
     if size <= MAX_LOOP:
-        return _looped(matrix)
+        return _looped(matrix, least)
     half = size // 2
-    first, first_inverse = _factor(matrix[:, :half, :half])
+    first, first_inverse = _factor(matrix[:, :half, :half], least[:, :half])
     below = jnp.einsum("bij,bkj->bik", matrix[:, half:, :half], first_inverse)
-    second, second_inverse = _factor(matrix[:, half:, half:] - jnp.einsum("bij,bkj->bik", below, below))
+    second, second_inverse = _factor(
+        matrix[:, half:, half:] - jnp.einsum("bij,bkj->bik", below, below), least[:, half:]
+    )
     corner = -second_inverse @ (below @ first_inverse)
     return _stacked(first, below, second), _stacked(first_inverse, corner, second_inverse)
 
 
-def _looped(matrix: Float[Array, "b s s"]) -> tuple[Float[Array, "b s s"], Float[Array, "b s s"]]:
+def _looped(matrix: Float[Array, "b s s"], least: Float[Array, "b s"]) -> Factors:
     """Eliminate column after column, of the matrix and of the identity beside it, which becomes the inverse."""
     size = matrix.shape[-1]
-    least = jnp.maximum(MIN_PIVOT * jnp.abs(jnp.diagonal(matrix, axis1=-2, axis2=-1)), TINY)
 
     def step(i, carry):
         left, lower, inverse = carry
@@ -133,8 +136,8 @@ def _stacked(first: Array, below: Array, second: Array) -> Array:
     return jnp.concatenate([jnp.concatenate([first, above], -1), jnp.concatenate([below, second], -1)], -2)
 
 
-def _factor_forward(matrix):
-    both = _factor(matrix)
+def _factor_forward(matrix, least):
+    both = _factor(matrix, least)
     return both, both
 
 
@@ -145,13 +148,13 @@ def _factor_backward(both, bars):
     inner = jnp.swapaxes(lower, -1, -2) @ lower_bar
     inner = jnp.tril(inner) - 0.5 * inner * jnp.eye(inner.shape[-1])
     bar = transposed @ inner @ inverse
-    return (0.5 * (bar + jnp.swapaxes(bar, -1, -2)),)
+    return 0.5 * (bar + jnp.swapaxes(bar, -1, -2)), jnp.zeros_like(lower[:, :, 0])
 
 
 _factor.defvjp(_factor_forward, _factor_backward)
 
 
-def _unrolled(matrix: Float[Array, "b s s"]) -> tuple[Float[Array, "b s s"], Float[Array, "b s s"]]:
+def _unrolled(matrix: Float[Array, "b s s"], least: Float[Array, "b s"]) -> Factors:
     size = matrix.shape[-1]
     zero = jnp.zeros_like(matrix[:, 0, 0])
     rows: list[list[Array]] = []
@@ -160,9 +163,8 @@ def _unrolled(matrix: Float[Array, "b s s"]) -> tuple[Float[Array, "b s s"], Flo
         for j in range(i):
             inner = sum((row[k] * rows[j][k] for k in range(j)), start=zero)
             row.append((matrix[:, i, j] - inner) / rows[j][j])
-        least = jnp.maximum(MIN_PIVOT * jnp.abs(matrix[:, i, i]), TINY)
         pivot = matrix[:, i, i] - sum((entry**2 for entry in row), start=zero)
-        row.append(jnp.sqrt(jnp.maximum(pivot, least)))
+        row.append(jnp.sqrt(jnp.maximum(pivot, least[:, i])))
         rows.append(row)
     inverse: list[list[Array]] = []
     for i in range(size):

@@ -22,6 +22,8 @@ from bernflow.flows.structure import Structure
 
 # Atoms of which the natural parameters are sums, and the most numbers that they take together.
 NUM_ATOMS, ATOMS_PER_GLOBAL, MIN_ATOMS, MAX_NUMBERS = 96, 4, 8, 2**22
+# Of the functions of the globals, before a regression has seen how far they are needed.
+START_REACH = np.array([[-4.0], [4.0]])
 
 
 def num_atoms(structure: Structure) -> int:
@@ -45,7 +47,8 @@ class Conditional(AbstractFreeShapes):
         l = center + unit y,   y ~ N(Q^-1 h, Q^-1) with noise exp(r) (H(f(t)) + shift) in place of standard noise
 
     Precision Q and potential h are linear in atoms of g: a regression on modes and curvatures of the target fits them,
-    and they are not trained. r and the shift are linear in the features (u, hidden(u)) of the standardized globals u.
+    and they are not trained. Between the points of the regression Q may fail to be positive: the pivots of its factors
+    have a least value. r and the shift are linear in the features (u, hidden(u)) of the standardized globals u.
     The shapes H(f(t)) do not depend on the globals.
     """
 
@@ -55,6 +58,7 @@ class Conditional(AbstractFreeShapes):
     precision: Fixed[Float[Array, "a b s s"]]
     link: Fixed[Float[Array, "a b s s"]] | None
     potential: Fixed[Float[Array, "a b s"]]
+    least: Fixed[Float[Array, "b s"]]
     shift: Float[Array, " n"]
     log_scale: Float[Array, " n"]
     w1: Float[Array, "h c"]
@@ -77,11 +81,12 @@ class Conditional(AbstractFreeShapes):
         self.structure = structure
         # The first atom is the constant 1: at first all locals are standard normal.
         factors = jnp.zeros((blocks[0], MAX_FACTORS), jnp.int32)
-        self.atoms = Fixed(Atoms(jnp.zeros(context), jnp.ones(context), factors))
+        self.atoms = Fixed(Atoms(jnp.zeros(context), jnp.ones(context), START_REACH * jnp.ones((2, context)), factors))
         self.center, self.unit = Fixed(jnp.zeros(num)), Fixed(jnp.ones(num))
         self.precision = Fixed(jnp.zeros(blocks).at[0].set(jnp.eye(structure.size)))
         self.link = Fixed(jnp.zeros(blocks)) if structure.chained else None
         self.potential = Fixed(jnp.zeros(blocks[:-1]))
+        self.least = Fixed(jnp.zeros(blocks[1:-1]))
         self.shift, self.log_scale = jnp.zeros(num), jnp.zeros(num)
         first, second, self.b1 = random_layers(key, context, width)
         self.w1, self.w2 = first / np.sqrt(context), second / np.sqrt(width)
@@ -104,7 +109,7 @@ class Conditional(AbstractFreeShapes):
         link = None if self.link is None else jnp.tensordot(atoms, self.link.value, 1)
         features = self.features(u)
         shift, log_scale = self.shift + self.shift_out @ features, self.log_scale + self.log_scale_out @ features
-        return Given(eliminate(Natural(precision, link, potential)), shift, log_scale)
+        return Given(eliminate(Natural(precision, link, potential), self.least.value), shift, log_scale)
 
     def color(self, given: Given, value: Float[Array, " n"]) -> tuple[Float[Array, " n"], Float[Array, ""]]:
         """Map values of the shapes to locals l; return l and log |dl/dvalue|."""
