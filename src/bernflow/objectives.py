@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Key, PyTree
 
 from bernflow.flows.base import AbstractFlow, AbstractScoredFlow, constant, inlined
 from bernflow.flows.mixture import Mixture
-from bernflow.target import Target
+from bernflow.target import Density
 
 # Share of particles with one coordinate drawn wide, and how wide.
 WIDE_SHARE = 0.5
@@ -82,7 +82,7 @@ def stratified_noise(flow: AbstractScoredFlow, keys: Key[Array, "2"], num: int, 
     return Noise(z, -jnp.log(1.0 - WIDE_SHARE + WIDE_SHARE * wide_ratio))
 
 
-def pathwise_gradient(flow: AbstractFlow, target: Target, z: Float[Array, "s p"]) -> Estimate:
+def pathwise_gradient(flow: AbstractFlow, target: Density, z: Float[Array, "s p"]) -> Estimate:
     """Differentiate the ELBO through the samples and through log q (the paper's estimator)."""
 
     def loss(flow):
@@ -96,7 +96,7 @@ def pathwise_gradient(flow: AbstractFlow, target: Target, z: Float[Array, "s p"]
     return Estimate(gradient, log_weights, jnp.zeros_like(log_weights))
 
 
-def path_gradient(flow: AbstractScoredFlow, target: Target, noise: Noise, power: Float[Array, ""]) -> Estimate:
+def path_gradient(flow: AbstractScoredFlow, target: Density, noise: Noise, power: Float[Array, ""]) -> Estimate:
     """Differentiate a divergence between q and the posterior through the samples only.
 
     For D = E_q[f(w)] with w = p / q, applying the reparameterisation to the score term as well gives
@@ -135,7 +135,7 @@ def _excess(log_weights: Float[Array, "*s"], usable: Bool[Array, "*s"]) -> Float
     return jnp.clip(jnp.where(usable, log_weights - center, 0.0), -100.0, jnp.log(MAX_WEIGHT))
 
 
-def mixture_gradient(mixture: Mixture, target: Target, noise: Noise, power: Float[Array, ""]) -> Estimate:
+def mixture_gradient(mixture: Mixture, target: Density, noise: Noise, power: Float[Array, ""]) -> Estimate:
     """Do as `path_gradient` for all parts of a mixture at once, and for their weights.
 
     The noise has as many draws for every part, (k, s, p). With q_k moved along v_k, the divergence

@@ -23,6 +23,11 @@ def use_mesh(mesh: Mesh | None) -> AbstractContextManager:
     return nullcontext() if mesh is None else jax.set_mesh(mesh)
 
 
+def placed(tree: PyTree) -> PyTree:
+    """Move arrays of NumPy to the device; `jnp.asarray` would compile something for every shape."""
+    return jax.tree.map(lambda leaf: jax.device_put(leaf) if isinstance(leaf, np.ndarray | np.generic) else leaf, tree)
+
+
 def is_spread() -> bool:
     """Tell whether a mesh of ours is in use."""
     return DATA in jax.sharding.get_abstract_mesh().axis_names
@@ -50,7 +55,7 @@ def fetched(tree: PyTree) -> PyTree:
     """Return replicated arrays as arrays of this process alone."""
     if not is_spread():
         return tree
-    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)) if _is_plain(leaf) else leaf, tree)
+    return placed(jax.tree.map(lambda leaf: np.asarray(leaf) if _is_plain(leaf) else leaf, tree))
 
 
 def _is_plain(leaf: Any) -> bool:

@@ -3,6 +3,7 @@
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import Protocol
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -242,6 +243,13 @@ def _check_sites(sites: tuple[Site, ...]) -> None:
 
 def _scales_first(scales: Sequence[bool]) -> tuple[int, ...]:
     return tuple(sorted(range(len(scales)), key=lambda i: (not scales[i], i)))
+
+
+class Density(Protocol):
+    """What a flow can be trained on."""
+
+    def log_density(self, x: Float[Array, " p"]) -> Float[Array, ""]:
+        """Evaluate a log density, up to a constant."""
 
 
 class Target(eqx.Module):

@@ -27,7 +27,7 @@ from bernflow.objectives import (
     stratified_noise,
 )
 from bernflow.placement import over_particles, replicated
-from bernflow.target import Target
+from bernflow.target import Density
 
 CHUNK = 250
 # Most numbers of noise that are drawn at once, for all restarts together.
@@ -74,7 +74,7 @@ def num_stacked(flows: AbstractDistribution) -> int:
 @background_jit(Effort.FULL, is_long=True)
 def run_chunk(
     trainee: Trainee,
-    target: Target,
+    target: Density,
     noise: Noise,
     rates: Float[Array, " c"],
     powers: Float[Array, " r"],
@@ -149,7 +149,7 @@ def noise_of_chunk(
 
 def take_steps(
     trainee: Trainee,
-    target: Target,
+    target: Density,
     key: Key[Array, ""],
     rates: Float[np.ndarray, " c"],
     powers: Float[np.ndarray, " r"],
@@ -189,7 +189,7 @@ def _take_pieces(
     run: BackgroundJit,
     how: dict[str, Any],
     trainee: Trainee,
-    target: Target,
+    target: Density,
     noise: Noise,
     rates: Float[np.ndarray, " c"],
     powers: Float[np.ndarray, " r"],
@@ -258,7 +258,7 @@ def effort_for(tolerance: float | None) -> Effort:
 
 def prepare_chunk(
     flows: AbstractFlow,
-    target: Target,
+    target: Density,
     *,
     optimizer: optax.GradientTransformation,
     num_particles: int,

@@ -108,6 +108,11 @@ class Moments(NamedTuple):
         )
 
 
+def concatenated(first: Moments, second: Moments) -> Moments:
+    """Return the points of both."""
+    return jax.tree.map(lambda a, b: np.concatenate([a, b]), first, second)
+
+
 def conditional_moments(
     target: Target, structure: Structure, x: Float[np.ndarray, "k p"], near: Locals | None = None
 ) -> Moments:

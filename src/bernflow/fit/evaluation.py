@@ -4,7 +4,6 @@ import itertools
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
@@ -13,6 +12,7 @@ from bernflow.flows.base import AbstractDistribution, Module
 from bernflow.flows.factors import is_dense
 from bernflow.keys import nth
 from bernflow.models.base import AbstractModel
+from bernflow.placement import placed
 from bernflow.posterior import sampling
 from bernflow.target import Target
 
@@ -35,7 +35,7 @@ MAX_LOG_WEIGHT = 1e100
 
 def pick(flows: Module, index: int) -> Module:
     """Return one of the stacked flows, by the host: JAX would compile something for every shape."""
-    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[index]) if eqx.is_array(leaf) else leaf, flows)
+    return placed(jax.tree.map(lambda leaf: np.asarray(leaf)[index] if eqx.is_array(leaf) else leaf, flows))
 
 
 def evaluate(flows: AbstractDistribution, target: Target, key: Key[Array, ""], num: int) -> Float[np.ndarray, "r s"]:

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 from jaxtyping import Bool, Float, Int
@@ -21,6 +20,7 @@ from bernflow.flows.base import Fixed
 from bernflow.flows.natural import Natural
 from bernflow.flows.structure import Structure
 from bernflow.flows.structured import Conditional
+from bernflow.placement import placed
 
 # Selection ends where so little is left, of the norm of all responses.
 EXPLAINED = 1e-7
@@ -71,7 +71,7 @@ def regress(conditional: Conditional, gaussian: GlobalGaussian, at: Moments) -> 
     new["least"] = least
     if link is not None:
         new["link"] = link
-    new = {name: Fixed(_on_device(value)) for name, value in new.items()}
+    new = {name: Fixed(placed(value)) for name, value in new.items()}
     return eqx.tree_at(lambda c: [getattr(c, name) for name in new], conditional, list(new.values()))
 
 
@@ -294,7 +294,3 @@ def _without_strangers(structure: Structure, natural: Natural) -> Natural:
     return natural._replace(
         precision=np.where(both, natural.precision, unit), potential=np.where(inside, natural.potential, 0.0)
     )
-
-
-def _on_device(value):
-    return jnp.asarray(value) if isinstance(value, np.ndarray) else value

@@ -18,17 +18,20 @@ from threadpoolctl import threadpool_limits
 from bernflow import preflight
 from bernflow.background import BackgroundJit, Effort, zeros_of
 from bernflow.errors import BernflowError
-from bernflow.fit.ahead import prepare_steps
-from bernflow.fit.conditionals import conditional_moments, derivatives_of_pairs
+from bernflow.fit.conditionals import Moments, conditional_moments, derivatives_of_pairs
+from bernflow.fit.global_flow import fit_globals, prepare_globals
 from bernflow.fit.marginal import GlobalGaussian, find_globals, match_moments
 from bernflow.fit.regression import regress
 from bernflow.fit.settings import Settings
+from bernflow.fit.skewed import skewed_shapes
 from bernflow.fit.structure import find_structure, pattern_of, scale_dimensions
+from bernflow.fit.variational import are_gaussian, nearest_gaussians, skewness
 from bernflow.fit.work import has_large_matrices
 from bernflow.flows.families import MAX_DIM_FULL, Spec
 from bernflow.flows.structure import Structure
 from bernflow.flows.structured import StructuredBernsteinFlow
-from bernflow.keys import generator, spawn
+from bernflow.keys import generator, nth, spawn
+from bernflow.placement import placed
 from bernflow.posterior import sampling
 from bernflow.target import Target
 
@@ -72,16 +75,30 @@ def structured_start(target: Target, settings: Settings, key: Key[Array, ""]) ->
     spec, nowhere = settings.spec(target.dim), (np.zeros(num), np.eye(num))
     _build.prepare(flow_key, structure, spec, *nowhere)
     empty = zeros_of(lambda key: _flow_at(key, structure, spec, *nowhere), flow_key)
-    flows = jax.tree.map(lambda leaf: np.zeros((1, *leaf.shape), leaf.dtype) if eqx.is_array(leaf) else leaf, empty)
-    prepare_steps(flows, target, settings)
+    prepare_globals(empty.leaders, settings)
     sampling.prepare(empty, target.layout, target.model)
     gaussian = find_globals(target, structure, points[:NUM_SEARCHED], scales)
     if structure.size <= LARGE_BLOCK and structure.num_leaders <= MAX_MATCHED:
         gaussian = match_moments(target, structure, gaussian, generator(match_key))
-    flow = with_moments(
-        _build(flow_key, structure, spec, gaussian.loc, gaussian.tril), target, structure, gaussian, design_key
+    design = _design(structure, gaussian, generator(design_key))
+    at = _laplace_moments(target, structure, gaussian, design)
+    has_shapes = _is_refined(structure) and not are_gaussian(target, structure, at.at(slice(3)))
+
+    def moments_of(globals_: Float[np.ndarray, "k c"]) -> Moments:
+        found = _laplace_moments(target, structure, gaussian, globals_)
+        return nearest_gaussians(target, structure, found) if has_shapes else found
+
+    if has_shapes:
+        at = nearest_gaussians(target, structure, at)
+    flow = _build(flow_key, structure, spec, gaussian.loc, gaussian.tril)
+    leaders, at = fit_globals(
+        flow.leaders, gaussian, _sound(at), list(structure.leaders), moments_of, settings, nth(design_key, 1)
     )
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None] if eqx.is_array(leaf) else leaf, flow)
+    flow = eqx.tree_at(lambda f: (f.leaders, f.locals), flow, (leaders, regress(flow.locals, gaussian, at)))
+    if has_shapes and settings.base == "normal":
+        raw, shift = skewed_shapes(*skewness(target, structure, at.at(slice(1))), settings.order, settings.base)
+        flow = eqx.tree_at(lambda f: (f.locals.raw, f.locals.shift), flow, placed((raw, shift)))
+    return placed(jax.tree.map(lambda leaf: np.asarray(leaf)[None] if eqx.is_array(leaf) else leaf, flow))
 
 
 def see_structure(target: Target, points: Float[np.ndarray, "k p"], scales: Sequence[int]) -> Structure | None:
@@ -106,25 +123,32 @@ def see_structure(target: Target, points: Float[np.ndarray, "k p"], scales: Sequ
     return find_structure(pattern_of(hessians), scales)
 
 
-def with_moments(
-    flow: StructuredBernsteinFlow,
-    target: Target,
-    structure: Structure,
-    gaussian: GlobalGaussian,
-    key: Key[Array, ""],
-) -> StructuredBernsteinFlow:
-    """Return a flow whose locals have conditional moments of the target, seen at values of the globals."""
+def _design(structure: Structure, gaussian: GlobalGaussian, random: np.random.Generator) -> Float[np.ndarray, "k c"]:
+    """Choose values of the globals around their mean, which is the first of them."""
     few = NUM_DESIGN if structure.size <= LARGE_BLOCK else NUM_DESIGN_LARGE
     num = few + NUM_DESIGN_PER_GLOBAL * structure.num_leaders
-    random = generator(key)
     u = SPREAD * random.normal(size=(num, structure.num_leaders))
     far = np.arange(0, num, FAR_EVERY)
     u[far, random.integers(structure.num_leaders, size=len(far))] *= FAR
-    x = np.repeat(gaussian.x[None], num, 0)
-    x[:, list(structure.leaders)] = gaussian.loc + u @ gaussian.tril.T
-    moments = conditional_moments(target, structure, x, gaussian.locals)
-    sound = np.isfinite(moments.log_density)
-    return eqx.tree_at(lambda f: f.locals, flow, regress(flow.locals, gaussian, moments.at(sound)))
+    u[0] = 0.0
+    return gaussian.loc + u @ gaussian.tril.T
+
+
+def _laplace_moments(
+    target: Target, structure: Structure, gaussian: GlobalGaussian, globals_: Float[np.ndarray, "k c"]
+) -> Moments:
+    x = np.repeat(gaussian.x[None], len(globals_), 0)
+    x[:, list(structure.leaders)] = globals_
+    return conditional_moments(target, structure, x, gaussian.locals)
+
+
+def _sound(at: Moments) -> Moments:
+    return at.at(np.isfinite(at.log_density))
+
+
+def _is_refined(structure: Structure) -> bool:
+    """Tell whether expectations given the globals are affordable: blocks that do not interact, none of them large."""
+    return not structure.chained and structure.size <= LARGE_BLOCK
 
 
 def _flow_at(

@@ -1,0 +1,114 @@
+"""The flow of the globals: trained on their marginal, which is known where the locals were integrated out.
+
+A regression through a few hundred values of the marginal may be wrong between them. The draws of the flow that was
+trained on it show where: the marginal is evaluated there as well, and the regression repeated with all that is known.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from bernflow.diagnostics.importance import ess_fraction
+from bernflow.fit.chunk import CHUNK, begin, effort_for, prepare_chunk, take_steps
+from bernflow.fit.conditionals import Moments, concatenated
+from bernflow.fit.evaluation import pick
+from bernflow.fit.loop import Method
+from bernflow.fit.marginal import GlobalGaussian
+from bernflow.fit.settings import Settings
+from bernflow.fit.surrogate import MAX_GLOBALS, Surrogate, fit_surrogate
+from bernflow.flows.autoregressive import BernsteinFlow
+from bernflow.keys import generator, nth
+from bernflow.placement import placed
+from bernflow.posterior import sampling
+
+# Rounds of regression, training and a look at the marginal at so many draws, and at more in the tails, whose noise is
+# this much larger.
+MAX_ROUNDS, NUM_DRAWS, NUM_FAR, FAR = 3, 128, 48, 2.0
+# Effective draws, as a fraction, at which the rounds end, and below which a flow is no better than the Gaussian.
+ENOUGH, USEFUL = 0.98, 0.1
+# Shares of the learning rate in the chunks of steps of the training.
+RATES = (1.0, 0.5)
+
+
+def prepare_globals(flow: BernsteinFlow, settings: Settings) -> None:
+    """Begin to compile what trains such a flow and draws from it; only shapes matter."""
+    if flow.dim <= MAX_GLOBALS:
+        surrogate = placed(Surrogate.empty(np.zeros(flow.dim), np.eye(flow.dim)))
+        prepare_chunk(_stacked(flow), surrogate, **_how(settings), tolerance=settings.tolerance)
+        block = np.zeros((sampling.block_of(flow.dim), flow.dim))
+        sampling.push_block.prepare(flow, block, block)
+
+
+def fit_globals(
+    flow: BernsteinFlow,
+    gaussian: GlobalGaussian,
+    at: Moments,
+    leaders: list[int],
+    moments_of: Callable[[Float[np.ndarray, "k c"]], Moments],
+    settings: Settings,
+    key: Key[Array, ""],
+) -> tuple[BernsteinFlow, Moments]:
+    """Return a flow of the globals, and all points at which their marginal is known then.
+
+    Args:
+        flow: the Gaussian that it starts from.
+        gaussian: the same, with the locals.
+        at: points at which the marginal is known.
+        leaders: the dimensions of the globals.
+        moments_of: evaluates the marginal.
+        settings: how flows are trained.
+        key: a random key.
+    """
+    best, most = flow, USEFUL
+    for number in range(MAX_ROUNDS if flow.dim <= MAX_GLOBALS else 0):
+        surrogate = fit_surrogate(gaussian.loc, gaussian.tril, at.x[:, leaders], at.log_density)
+        if surrogate is None:
+            break
+        trained = _train(flow, surrogate, settings, nth(key, 2 * number))
+        z = generator(nth(key, 2 * number + 1)).standard_normal((NUM_DRAWS + NUM_FAR, flow.dim))
+        z[NUM_DRAWS:] *= FAR
+        g, minus_log_q = sampling.push(trained, z, z)
+        seen = moments_of(g)
+        sound = np.isfinite(seen.log_density)
+        log_weights = np.where(sound, seen.log_density + minus_log_q, -np.inf)[:NUM_DRAWS]
+        ess = float(ess_fraction(log_weights)) if sound[:NUM_DRAWS].any() else 0.0
+        at = concatenated(at, seen.at(sound))
+        if ess > most:
+            best, most = trained, ess
+        if ess > ENOUGH:
+            break
+    return best, at
+
+
+def _train(flow: BernsteinFlow, surrogate: Surrogate, settings: Settings, key: Key[Array, ""]) -> BernsteinFlow:
+    """Return a flow of the globals trained on their log density."""
+    method = Method(
+        optimizer=settings.optimizer,
+        learning_rate=settings.rate_in(flow.dim),
+        constant_rate=False,
+        num_particles=settings.num_particles,
+        use_score=True,
+    )
+    trainee, target = begin(_stacked(flow), settings.optimizer), placed(surrogate)
+    for number, share in enumerate(RATES):
+        rates = method.rates(CHUNK, share)
+        effort = effort_for(settings.tolerance)
+        trainee, _ = take_steps(trainee, target, nth(key, number), rates, np.zeros(1), **_how(settings), effort=effort)
+    return pick(trainee.flow, 0)  # type: ignore[return-value]
+
+
+def _how(settings: Settings) -> dict[str, Any]:
+    return {"optimizer": settings.optimizer, "num_particles": settings.num_particles, "use_score": True}
+
+
+def _stacked(flow: BernsteinFlow) -> BernsteinFlow:
+    is_array = eqx.is_array
+    return placed(
+        jax.tree.map(
+            lambda leaf: np.asarray(leaf)[None] if is_array(leaf) or isinstance(leaf, np.ndarray) else leaf, flow
+        )
+    )

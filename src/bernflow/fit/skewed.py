@@ -1,0 +1,65 @@
+"""Shapes of noise whose log density has a third and a fourth derivative: the start of polynomials of skewed locals."""
+
+from functools import lru_cache
+
+import numpy as np
+from jaxtyping import Float
+from scipy.special import ndtr
+
+from bernflow.flows.bernstein import inverse_increments, log_binomials
+from bernflow.flows.noise import NOISES
+
+# Derivatives are cut off here: beyond it the expansion of a log density is no density any more.
+MAX_THIRD, MAX_FOURTH = 1.0, 1.0
+# Where densities are evaluated, and where quantiles are matched.
+GRID = np.linspace(-8.0, 8.0, 801)
+MATCHED = np.linspace(-4.0, 4.0, 81)
+# Increments of coefficients are at least this share of those at the start.
+LEAST_SHARE = 0.05
+
+
+def skewed_shapes(
+    third: Float[np.ndarray, " n"], fourth: Float[np.ndarray, " n"], order: int, noise: str
+) -> tuple[Float[np.ndarray, "n m"], Float[np.ndarray, " n"]]:
+    """Return raw increments and shifts of polynomials that map standard noise to skewed noise.
+
+    Its density is proportional to exp(-z^2 / 2 + third He3(z) / 6 + fourth He4(z) / 24), with Hermite's polynomials.
+    """
+    quantiles = _quantiles(np.clip(third, -MAX_THIRD, MAX_THIRD), np.clip(fourth, -MAX_FOURTH, MAX_FOURTH))
+    start = NOISES[noise].start(order)
+    solve, middle = _projection(order, noise)
+    # What differs from the start is projected: the start itself stays exact.
+    theta = start + (quantiles - MATCHED) @ solve.T
+    least = LEAST_SHARE * np.diff(start)
+    increments = np.maximum(np.diff(theta, axis=1), least)
+    return inverse_increments(increments), theta @ middle
+
+
+def _quantiles(third: Float[np.ndarray, " n"], fourth: Float[np.ndarray, " n"]) -> Float[np.ndarray, "n q"]:
+    """Return the quantiles of skewed noise at the levels of standard noise at `MATCHED`."""
+    # Far out the expansion is cut off, so that the density decays.
+    z = np.clip(GRID, -3.5, 3.5)
+    he3, he4 = z**3 - 3.0 * z, z**4 - 6.0 * z**2 + 3.0
+    log_density = -0.5 * GRID**2 + np.outer(third / 6.0, he3) + np.outer(fourth / 24.0, he4)
+    density = np.exp(log_density - log_density.max(1, keepdims=True))
+    below = np.cumsum(0.5 * (density[:, 1:] + density[:, :-1]), 1)
+    below = np.concatenate([np.zeros_like(below[:, :1]), below], 1)
+    levels = ndtr(MATCHED)
+    return np.stack([np.interp(levels, row / row[-1], GRID) for row in below])
+
+
+@lru_cache
+def _projection(order: int, noise: str) -> tuple[Float[np.ndarray, "m q"], Float[np.ndarray, " m"]]:
+    """Return the matrix that fits coefficients to values at `MATCHED`, and the basis in the middle."""
+    half_width = NOISES[noise].half_width
+    basis = _basis(0.5 + MATCHED / (2.0 * half_width), order)
+    weights = np.exp(-0.25 * MATCHED**2)
+    ridge = 1e-6 * np.eye(order + 1)
+    weighted = basis * weights[:, None] ** 2
+    return np.linalg.solve(weighted.T @ basis + ridge, weighted.T), _basis(np.array([0.5]), order)[0]
+
+
+def _basis(t: Float[np.ndarray, " q"], order: int) -> Float[np.ndarray, "q m"]:
+    i = np.arange(order + 1)
+    inside = np.clip(t, 1e-12, 1.0 - 1e-12)[:, None]
+    return np.exp(log_binomials(order) + i * np.log(inside) + (order - i) * np.log1p(-inside))
