@@ -85,16 +85,25 @@ def starting_points(target: Target, key: Key[Array, ""], num: int) -> Float[Arra
     pairs, and one half is drawn from the prior; prior draws that overflow on the unconstrained scale are replaced by
     uniform ones.
     """
-    starts = draw_starts(target, *_candidates(target.dim, as_key(key), num))
+    return _with_initial(target, draw_starts(target, *_candidates(target.dim, as_key(key), num)))
+
+
+def uniform_points(target: Target, key: Key[Array, ""], num: int) -> Float[np.ndarray, "num p"]:
+    """Choose candidate starts without the prior, which would be compiled: the user's own, and uniform ones."""
+    return np.asarray(_with_initial(target, _candidates(target.dim, as_key(key), num)[0]))
+
+
+def _with_initial(target: Target, starts: Array | np.ndarray) -> Array | np.ndarray:
+    """Return starts of which the first is the user's own, where there is one."""
     initial = target.model.initial()
-    if initial is not None and num > 0:
+    if initial is not None and len(starts):
         x, _ = target.layout.unconstrain(initial)
         if not bool(jnp.all(jnp.isfinite(x))):
             raise ModelError(
                 "The start (init) lies on the edge of a support, so it is infinite on the unconstrained scale. Give "
                 "a start in the interior."
             )
-        starts = starts.at[0].set(x)
+        starts = np.concatenate([np.asarray(x)[None], np.asarray(starts)[1:]])
     return starts
 
 

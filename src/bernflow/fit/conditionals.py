@@ -62,6 +62,12 @@ def _derivatives(target: Target, x: Float[Array, "k p"], tangents: Float[Array, 
     return jax.lax.map(one, x, batch_size=sampling.draws_at_once(sampling.num_rows(target), len(x)))
 
 
+def prepare(target: Target) -> None:
+    """Begin to compile what is evaluated first: products with the Hessian, and gradients."""
+    _of_pairs.prepare(target, np.zeros((NUM_PAIRS, 2 * target.dim)))
+    _gradients.prepare(target, np.zeros((BLOCK, target.dim)))
+
+
 def derivatives(target: Target, x: Float[np.ndarray, "k p"], directions: Float[np.ndarray, "t p"]) -> Derivatives:
     """Evaluate derivatives, block by block.
 

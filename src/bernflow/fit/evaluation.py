@@ -19,7 +19,9 @@ from bernflow.target import Target
 # Fresh draws behind each decision to go on or to stop, and behind the figures of the verdict.
 NUM_EVALUATION_DRAWS = 4000
 NUM_DIAGNOSTIC_DRAWS = 20_000
-# The latter are fewer, but no fewer than the former, where the density of so many rows would take long.
+# To a tolerance the latter are fewer in more dimensions than this, where each takes longer.
+HURRIED_DIAGNOSTIC_DRAWS, FEW_DIM = 10_000, 30
+# They are fewer, but no fewer than the former, where the density of so many rows would take long.
 MAX_ROWS_TIMES_DIAGNOSTIC_DRAWS = 10**8
 # To a tolerance both are fewer with many rows. A distance of 0.01 nats is known to a tenth from the least of them.
 HURRIED_ROWS_TIMES_DRAWS = 2 * 10**7
@@ -60,6 +62,8 @@ def num_evaluation_draws(model: AbstractModel, tolerance: float | None = None, d
 def num_diagnostic_draws(model: AbstractModel, tolerance: float | None = None, dim: int = 1) -> int:
     """Return how many draws are behind the verdict."""
     rows, least, most = sampling.num_rows(model), NUM_EVALUATION_DRAWS, NUM_DIAGNOSTIC_DRAWS
+    if tolerance is not None and dim > FEW_DIM:
+        most = HURRIED_DIAGNOSTIC_DRAWS
     if not is_dense(dim):
         least = MIN_DIAGNOSTIC_DRAWS
         most = min(most, max(least, WIDE_NUMBERS // dim))

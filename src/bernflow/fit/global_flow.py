@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Key
 
+from bernflow.background import Effort, background_jit
 from bernflow.diagnostics.importance import ess_fraction
 from bernflow.fit.chunk import CHUNK, begin, effort_for, prepare_chunk, take_steps
 from bernflow.fit.conditionals import Moments, concatenated
@@ -21,13 +22,13 @@ from bernflow.fit.marginal import GlobalGaussian
 from bernflow.fit.settings import Settings
 from bernflow.fit.surrogate import MAX_GLOBALS, Surrogate, fit_surrogate
 from bernflow.flows.autoregressive import BernsteinFlow
+from bernflow.flows.base import inlined
 from bernflow.keys import generator, nth
 from bernflow.placement import placed
-from bernflow.posterior import sampling
 
-# Rounds of regression, training and a look at the marginal at so many draws, and at more in the tails, whose noise is
-# this much larger.
-MAX_ROUNDS, NUM_DRAWS, NUM_FAR, FAR = 3, 128, 48, 2.0
+# Rounds of regression, training and a look at the marginal at so many draws, and at more in the tails: in one
+# coordinate each their noise is this much larger.
+MAX_ROUNDS, NUM_DRAWS, NUM_FAR, FAR = 3, 128, 48, 3.0
 # Effective draws, as a fraction, at which the rounds end, and below which a flow is no better than the Gaussian.
 ENOUGH, USEFUL = 0.98, 0.1
 # Shares of the learning rate in the chunks of steps of the training.
@@ -39,8 +40,7 @@ def prepare_globals(flow: BernsteinFlow, settings: Settings) -> None:
     if flow.dim <= MAX_GLOBALS:
         surrogate = placed(Surrogate.empty(np.zeros(flow.dim), np.eye(flow.dim)))
         prepare_chunk(_stacked(flow), surrogate, **_how(settings), tolerance=settings.tolerance)
-        block = np.zeros((sampling.block_of(flow.dim), flow.dim))
-        sampling.push_block.prepare(flow, block, block)
+        _push.prepare(flow, np.zeros((NUM_DRAWS + NUM_FAR, flow.dim)))
 
 
 def fit_globals(
@@ -70,8 +70,9 @@ def fit_globals(
             break
         trained = _train(flow, surrogate, settings, nth(key, 2 * number))
         z = generator(nth(key, 2 * number + 1)).standard_normal((NUM_DRAWS + NUM_FAR, flow.dim))
-        z[NUM_DRAWS:] *= FAR
-        g, minus_log_q = sampling.push(trained, z, z)
+        far = NUM_DRAWS + np.arange(NUM_FAR)
+        z[far, np.arange(NUM_FAR) % flow.dim] *= FAR
+        g, minus_log_q = map(np.asarray, _push(trained, z))
         seen = moments_of(g)
         sound = np.isfinite(seen.log_density)
         log_weights = np.where(sound, seen.log_density + minus_log_q, -np.inf)[:NUM_DRAWS]
@@ -82,6 +83,14 @@ def fit_globals(
         if ess > ENOUGH:
             break
     return best, at
+
+
+@background_jit(Effort.LEAST)
+def _push(flow: BernsteinFlow, z: Float[Array, "s c"]) -> tuple[Array, Array]:
+    """Map noise to globals, with -log q."""
+    with inlined(flow):
+        g, log_det = jax.vmap(flow.transform_and_log_det)(z)
+    return g, log_det - jax.vmap(flow.base_log_prob)(z)
 
 
 def _train(flow: BernsteinFlow, surrogate: Surrogate, settings: Settings, key: Key[Array, ""]) -> BernsteinFlow:

@@ -8,7 +8,6 @@ import optax
 from jaxtyping import Array, Float, Key
 
 from bernflow.diagnostics.importance import ess_fraction
-from bernflow.diagnostics.verdict import judge
 from bernflow.fit.chunk import CHUNK, Trace, Trainee, effort_for, take_steps
 from bernflow.fit.deadline import Deadline, OutOfTimeError, Pace
 from bernflow.fit.evaluation import evaluate_finite, num_diagnostic_draws, num_evaluation_draws
@@ -234,9 +233,7 @@ def go_through(
     ) -> bool:
         """Tell whether the restarts whose log weights are `rows`, of all of them, are near enough."""
         if method.tolerance is not None:
-            if not all(is_within(row, method.tolerance) for row in rows):
-                return False
-            return method.tolerance > MAX_GOOD or judge(best_of(rows)).verdict == "good"
+            return all(is_within(row, method.tolerance) for row in rows)
         near = all(has_arrived(row, khat_allowed) for row in rows) and pace.may_draw(2 * num_closer)
         return near and is_confirmed(trainee, weights, target, evaluation_key, widened)
 

@@ -1,13 +1,17 @@
-"""Shapes of noise whose log density has a third and a fourth derivative: the start of polynomials of skewed locals."""
+"""Skewed noise: polynomials and quadratic maps that start from third and fourth derivatives of a log density."""
 
 from functools import lru_cache
 
+import equinox as eqx
 import numpy as np
 from jaxtyping import Float
 from scipy.special import ndtr
 
+from bernflow.fit.variational import Skewness
 from bernflow.flows.bernstein import inverse_increments, log_binomials
 from bernflow.flows.noise import NOISES
+from bernflow.flows.structured import Conditional
+from bernflow.placement import placed
 
 # Derivatives are cut off here: beyond it the expansion of a log density is no density any more.
 MAX_THIRD, MAX_FOURTH = 1.0, 1.0
@@ -16,6 +20,17 @@ GRID = np.linspace(-8.0, 8.0, 801)
 MATCHED = np.linspace(-4.0, 4.0, 81)
 # Increments of coefficients are at least this share of those at the start.
 LEAST_SHARE = 0.05
+
+
+def with_skewness(conditional: Conditional, skewness: Skewness) -> Conditional:
+    """Return the flow of the locals with noise of this skewness."""
+    flat, order = conditional.structure.flat, conditional.raw.shape[1]
+    raw, shift = skewed_shapes(flat(skewness.third), flat(skewness.fourth), order, conditional.noise)
+    conditional = eqx.tree_at(lambda c: (c.raw, c.shift), conditional, placed((raw, shift)))
+    if conditional.curved is None:
+        return conditional
+    terms = (0.5 * np.clip(part, -MAX_THIRD, MAX_THIRD) for part in (skewness.by_squares, skewness.by_products))
+    return eqx.tree_at(lambda c: (c.curved.shift, c.curved.log_scale), conditional, placed(tuple(terms)))
 
 
 def skewed_shapes(

@@ -83,10 +83,13 @@ def is_close(weights: Float[np.ndarray, " s"]) -> bool:
 
 
 def is_within(weights: Float[np.ndarray, " s"], tolerance: float) -> bool:
-    """Tell whether q is within a tolerance, in nats, with tails that importance weights can mend."""
+    """Tell whether q is within a tolerance, in nats, as far as these draws show it."""
     # Two estimates: the first does not see tails that were cut off, the second is noisy.
     missing = log_evidence(weights)[0] - np.mean(weights)
-    return max(distance(weights), missing) < SAFETY * tolerance and psis(weights)[1] < COVERED_KHAT
+    if max(distance(weights), missing) >= SAFETY * tolerance:
+        return False
+    # Where "good" is asked for, more draws than these decide on the tails.
+    return tolerance <= MAX_GOOD or psis(weights)[1] < COVERED_KHAT
 
 
 def is_confirmed(

@@ -18,13 +18,16 @@ from threadpoolctl import threadpool_limits
 from bernflow import preflight
 from bernflow.background import BackgroundJit, Effort, zeros_of
 from bernflow.errors import BernflowError
+from bernflow.fit import conditionals
+from bernflow.fit.ahead import prepare_steps
 from bernflow.fit.conditionals import Moments, conditional_moments, derivatives_of_pairs
 from bernflow.fit.global_flow import fit_globals, prepare_globals
 from bernflow.fit.marginal import GlobalGaussian, find_globals, match_moments
 from bernflow.fit.regression import regress
 from bernflow.fit.settings import Settings
-from bernflow.fit.skewed import skewed_shapes
+from bernflow.fit.skewed import with_skewness
 from bernflow.fit.structure import find_structure, pattern_of, scale_dimensions
+from bernflow.fit.surrogate import MAX_GLOBALS
 from bernflow.fit.variational import are_gaussian, nearest_gaussians, skewness
 from bernflow.fit.work import has_large_matrices
 from bernflow.flows.families import MAX_DIM_FULL, Spec
@@ -59,7 +62,8 @@ def structured_start(target: Target, settings: Settings, key: Key[Array, ""]) ->
     preflight.check_output(target)
     if has_large_matrices(target):
         return None
-    points = preflight.usable_starts(target, preflight.starting_points(target, points_key, NUM_POINTS), points_key)
+    conditionals.prepare(target)
+    points = preflight.usable_starts(target, preflight.uniform_points(target, points_key, NUM_POINTS), points_key)
     scales = scale_dimensions(target.layout)
     try:
         structure = see_structure(target, points[:2], scales)
@@ -83,6 +87,9 @@ def structured_start(target: Target, settings: Settings, key: Key[Array, ""]) ->
     design = _design(structure, gaussian, generator(design_key))
     at = _laplace_moments(target, structure, gaussian, design)
     has_shapes = _is_refined(structure) and not are_gaussian(target, structure, at.at(slice(3)))
+    if has_shapes or not _is_refined(structure) or num > MAX_GLOBALS:
+        # What is seen of the others says all that a fit needs to know; steps would be compiled in vain.
+        prepare_steps(_zeros_like_stacked(empty), target, settings)
 
     def moments_of(globals_: Float[np.ndarray, "k c"]) -> Moments:
         found = _laplace_moments(target, structure, gaussian, globals_)
@@ -96,8 +103,7 @@ def structured_start(target: Target, settings: Settings, key: Key[Array, ""]) ->
     )
     flow = eqx.tree_at(lambda f: (f.leaders, f.locals), flow, (leaders, regress(flow.locals, gaussian, at)))
     if has_shapes and settings.base == "normal":
-        raw, shift = skewed_shapes(*skewness(target, structure, at.at(slice(1))), settings.order, settings.base)
-        flow = eqx.tree_at(lambda f: (f.locals.raw, f.locals.shift), flow, placed((raw, shift)))
+        flow = eqx.tree_at(lambda f: f.locals, flow, with_skewness(flow.locals, skewness(target, structure, at)))
     return placed(jax.tree.map(lambda leaf: np.asarray(leaf)[None] if eqx.is_array(leaf) else leaf, flow))
 
 
@@ -144,6 +150,10 @@ def _laplace_moments(
 
 def _sound(at: Moments) -> Moments:
     return at.at(np.isfinite(at.log_density))
+
+
+def _zeros_like_stacked(empty: StructuredBernsteinFlow) -> StructuredBernsteinFlow:
+    return jax.tree.map(lambda leaf: np.zeros((1, *leaf.shape), leaf.dtype) if hasattr(leaf, "shape") else leaf, empty)
 
 
 def _is_refined(structure: Structure) -> bool:

@@ -57,17 +57,20 @@ class Residuals(NamedTuple):
     value: Float[np.ndarray, "k q"]
 
 
-def residuals(target: Target, structure: Structure, at: Moments, nodes: Nodes) -> Residuals:
-    """Evaluate r and log p at the nodes around every point."""
+def residuals(
+    target: Target, structure: Structure, at: Moments, nodes: Nodes, factor: Float[np.ndarray, "k b s s"] | None = None
+) -> Residuals:
+    """Evaluate r and log p at the nodes around every point; F may be another factor of the same covariance."""
+    factor = at.locals.factor if factor is None else factor
     num, local = len(at.x), structure.order[structure.num_leaders :]
     inside = structure.is_member
     z = nodes.z[:, None, :] * inside
-    shift = np.einsum("kbij,qbj->kqbi", at.locals.factor, z)
+    shift = np.einsum("kbij,qbj->kqbi", factor, z)
     x = np.repeat(at.x[:, None], len(z), 1)
     x[:, :, local] = structure.flat(at.mode[:, None] + shift)
     value, gradient = gradients(target, x.reshape(num * len(z), -1))
     by_block = structure.by_block(gradient.reshape(num, len(z), -1)[..., local])
-    r = np.einsum("kbij,kqbi->kqbj", at.locals.factor, by_block) + z
+    r = np.einsum("kbij,kqbi->kqbj", factor, by_block) + z
     return Residuals(r * inside, value.reshape(num, len(z)))
 
 
@@ -109,14 +112,37 @@ def nearest_gaussians(target: Target, structure: Structure, at: Moments) -> Mome
     return at._replace(x=x, log_density=np.where(sound, log_density, np.nan))
 
 
-def skewness(target: Target, structure: Structure, at: Moments) -> tuple[Float[np.ndarray, " n"], ...]:
-    """Return the third and fourth derivative of the log density of every local, in units of its noise, at one point.
+class Skewness(NamedTuple):
+    """Third and fourth derivatives of a log density, in units of the noise of the flow.
 
-    They are averages over the nearest Gaussian, by Stein's identity again.
+    Attributes:
+        third: T_iii of every local.
+        fourth: likewise.
+        by_squares: T_iij at [j, i].
+        by_products: T_ijj at [j, i].
     """
+
+    third: Float[np.ndarray, "b s"]
+    fourth: Float[np.ndarray, "b s"]
+    by_squares: Float[np.ndarray, "b s s"]
+    by_products: Float[np.ndarray, "b s s"]
+
+
+def skewness(target: Target, structure: Structure, at: Moments) -> Skewness:
+    """Return derivatives of the log density at the first point, averaged over the nearest Gaussian.
+
+    They are averages of r times Hermite polynomials, by Stein's identity again.
+    """
+    first = at.at(slice(1))
+    inverse = np.linalg.inv(first.locals.factor)
+    # As the flow colors noise: by the inverse of a factor of the precision, transposed.
+    factor = np.swapaxes(np.linalg.inv(np.linalg.cholesky(np.swapaxes(inverse, -1, -2) @ inverse)), -1, -2)
     nodes = nodes_for(structure.size)
-    r = residuals(target, structure, at, nodes).r[0]
-    z = nodes.z[:, None, :]
-    third = np.einsum("q,qbi->bi", nodes.weights, r * (z**2 - 1.0))
-    fourth = np.einsum("q,qbi->bi", nodes.weights, r * (z**3 - 3.0 * z))
-    return structure.flat(np.nan_to_num(third)), structure.flat(np.nan_to_num(fourth))
+    r, z = np.nan_to_num(residuals(target, structure, first, nodes, factor).r[0]), nodes.z
+    weighted = nodes.weights[:, None, None] * r
+    return Skewness(
+        np.einsum("qbi,qi->bi", weighted, z**2 - 1.0),
+        np.einsum("qbi,qi->bi", weighted, z**3 - 3.0 * z),
+        np.einsum("qbj,qi->bji", weighted, z**2 - 1.0),
+        np.einsum("qbj,qj,qi->bji", weighted, z, z),
+    )

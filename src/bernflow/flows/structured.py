@@ -15,6 +15,7 @@ from bernflow.flows.atoms import MAX_FACTORS, Atoms
 from bernflow.flows.autoregressive import BernsteinFlow
 from bernflow.flows.base import AbstractScoredFlow, Fixed, constant
 from bernflow.flows.conditioner import LINEAR_UNTIL, random_layers
+from bernflow.flows.curved import MAX_SIZE, Curved
 from bernflow.flows.free import AbstractFreeShapes, identity_shapes
 from bernflow.flows.natural import Eliminated, Natural, eliminate
 from bernflow.flows.noise import NOISES
@@ -44,12 +45,12 @@ class Given(NamedTuple):
 class Conditional(AbstractFreeShapes):
     """The locals given the globals g.
 
-        l = center + unit y,   y ~ N(Q^-1 h, Q^-1) with noise exp(r) (H(f(t)) + shift) in place of standard noise
+        l = center + unit y,   y ~ N(Q^-1 h, Q^-1) with noise exp(r) (w + shift) in place of standard noise
 
     Precision Q and potential h are linear in atoms of g: a regression on modes and curvatures of the target fits them,
     and they are not trained. Between the points of the regression Q may fail to be positive: the pivots of its factors
     have a least value. r and the shift are linear in the features (u, hidden(u)) of the standardized globals u.
-    The shapes H(f(t)) do not depend on the globals.
+    w is H(f(t)) or, in small blocks of several locals, a quadratic map of these (`Curved`); neither depends on g.
     """
 
     atoms: Fixed[Atoms]
@@ -71,6 +72,7 @@ class Conditional(AbstractFreeShapes):
     inner_shift: Float[Array, " n"]
     raw: Float[Array, "n m"]
     tails: Float[Array, "n 4"]
+    curved: Curved | None
     noise: str = eqx.field(static=True)
     structure: Structure = eqx.field(static=True)
 
@@ -94,6 +96,7 @@ class Conditional(AbstractFreeShapes):
         self.shift_out, self.log_scale_out = jnp.zeros((num, features)), jnp.zeros((num, features))
         for name, value in identity_shapes(num, order, noise).items():
             setattr(self, name, value)
+        self.curved = Curved(len(structure.blocks), structure.size) if 1 < structure.size <= MAX_SIZE else None
 
     def features(self, u: Float[Array, "... c"]) -> Float[Array, "... f"]:
         """Return what shift and log scale are linear in: u, slower far out, and the last hidden layer."""
@@ -113,15 +116,22 @@ class Conditional(AbstractFreeShapes):
 
     def color(self, given: Given, value: Float[Array, " n"]) -> tuple[Float[Array, " n"], Float[Array, ""]]:
         """Map values of the shapes to locals l; return l and log |dl/dvalue|."""
-        z = jnp.exp(given.log_scale) * (value + given.shift)
+        blocks, log_det = self.structure.by_block(value), 0.0
+        if self.curved is not None:
+            blocks, log_det = self.curved(blocks)
+        z = jnp.exp(given.log_scale) * (self.structure.flat(blocks) + given.shift)
         y = self.structure.flat(given.gaussian.color(self.structure.by_block(z)))
-        return self.center.value + self.unit.value * y, self._log_det(given)
+        return self.center.value + self.unit.value * y, log_det + self._log_det(given)
 
     def whiten(self, given: Given, local: Float[Array, " n"]) -> tuple[Float[Array, " n"], Float[Array, ""]]:
         """Map locals to values of the shapes; return them and log |dl/dvalue|."""
         y = (local - self.center.value) / self.unit.value
         z = self.structure.flat(given.gaussian.whiten(self.structure.by_block(y)))
-        return jnp.exp(-given.log_scale) * z - given.shift, self._log_det(given)
+        value, log_det = jnp.exp(-given.log_scale) * z - given.shift, 0.0
+        if self.curved is not None:
+            blocks = self.curved.invert(self.structure.by_block(value))
+            value, log_det = self.structure.flat(blocks), self.curved(blocks)[1]
+        return value, log_det + self._log_det(given)
 
     def _log_det(self, given: Given) -> Float[Array, ""]:
         return given.gaussian.log_det() + jnp.sum(given.log_scale) + jnp.sum(jnp.log(self.unit.value))
