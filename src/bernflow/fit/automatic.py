@@ -21,6 +21,7 @@ from bernflow.fit.modes import PART_GAIN, distinct_places
 from bernflow.fit.resume import Resumption
 from bernflow.fit.settings import Settings
 from bernflow.fit.start import Gaussian
+from bernflow.fit.tally import counting
 from bernflow.flows.base import AbstractDistribution, AbstractFlow
 from bernflow.keys import nth, spawn
 from bernflow.posterior import Posterior
@@ -53,7 +54,8 @@ def fit_target(
 ) -> Posterior:
     """Fit one flow; several where it misses mass that other starts found, or may gain from those that lie elsewhere."""
     start_key, flow_key, train_key = spawn(key, 3)
-    flows, probes = initial_flows(target, settings, start_key, flow_key, devices)
+    with counting() as tally:
+        flows, probes = initial_flows(target, settings, start_key, flow_key, devices)
 
     def train(
         loop: str,
@@ -64,7 +66,7 @@ def fit_target(
         goal: float | None = None,
     ) -> Posterior:
         memory = None if resumption is None else resumption.loop(loop)
-        return train_and_judge(
+        posterior = train_and_judge(
             target,
             settings,
             flows,
@@ -77,6 +79,9 @@ def fit_target(
             memory=memory,
             devices=devices,
         )
+        # Other searches for a start run in compiled code, which counts nothing.
+        posterior.settings["start_gradients"] = tally.num or None
+        return posterior
 
     def mix(
         alone: str, settings: Settings, flows: AbstractFlow, key: Key[Array, ""], probes: Gaussian | None

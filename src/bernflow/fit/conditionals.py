@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from bernflow.background import Effort, background_jit
 from bernflow.fit.arrow import Locals, eliminate, read_curvature, tangents
+from bernflow.fit.tally import count
 from bernflow.flows.structure import Structure
 from bernflow.posterior import sampling
 from bernflow.target import Target
@@ -74,6 +75,7 @@ def derivatives(target: Target, x: Float[np.ndarray, "k p"], directions: Float[n
     Many tangents share what they can at a point. Few do not, so that one compiled function serves any number of them.
     """
     if len(directions) > FEW_TANGENTS:
+        count(len(x) * (1 + 2 * len(directions)))
         return Derivatives(*_by_block(lambda part: _derivatives(target, part, directions), x, SMALL_BLOCK))
     value, gradient, products = derivatives_of_pairs(target, x, directions)
     num = len(directions)
@@ -84,6 +86,7 @@ def derivatives_of_pairs(
     target: Target, x: Float[np.ndarray, "k p"], directions: Float[np.ndarray, "t p"]
 ) -> list[np.ndarray]:
     """Evaluate derivatives at all pairs of a point and a tangent, the tangents of the first point first."""
+    count(2 * len(x) * len(directions))
     pairs = np.concatenate([np.repeat(x, len(directions), 0), np.tile(directions, (len(x), 1))], 1)
     return _by_block(lambda part: _of_pairs(target, part), pairs, NUM_PAIRS)
 
@@ -188,6 +191,7 @@ def _gradients(target: Target, x: Float[Array, "k p"]) -> tuple[Array, Array]:
 
 def gradients(target: Target, x: Float[np.ndarray, "k p"]) -> list[np.ndarray]:
     """Evaluate log densities and gradients, block by block."""
+    count(len(x))
     return _by_block(lambda part: _gradients(target, part), x, BLOCK)
 
 

@@ -20,7 +20,7 @@ from bernflow.fit.evaluation import pick
 from bernflow.fit.loop import Method
 from bernflow.fit.marginal import GlobalGaussian
 from bernflow.fit.settings import Settings
-from bernflow.fit.surrogate import MAX_GLOBALS, Surrogate, fit_surrogate
+from bernflow.fit.surrogate import FARTHEST, MAX_GLOBALS, Surrogate, fit_surrogate
 from bernflow.flows.autoregressive import BernsteinFlow
 from bernflow.flows.base import inlined
 from bernflow.keys import generator, nth
@@ -52,7 +52,7 @@ def fit_globals(
     settings: Settings,
     key: Key[Array, ""],
 ) -> tuple[BernsteinFlow, Moments]:
-    """Return a flow of the globals, and all points at which their marginal is known then.
+    """Return a flow of the globals, and the points at which their marginal is known and not negligible.
 
     Args:
         flow: the Gaussian that it starts from.
@@ -82,7 +82,7 @@ def fit_globals(
             best, most = trained, ess
         if ess > ENOUGH:
             break
-    return best, at
+    return best, at.at(at.log_density > np.max(at.log_density) - FARTHEST)
 
 
 @background_jit(Effort.LEAST)

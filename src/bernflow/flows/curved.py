@@ -11,7 +11,7 @@ map from noise to the density with C_ji = T_iij / 2 and D_ji = T_ijj / 2.
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 # Larger blocks have no such terms.
 MAX_SIZE = 8
@@ -33,10 +33,12 @@ class Curved(eqx.Module):
     def __init__(self, num: int, size: int):
         self.shift, self.log_scale = jnp.zeros((num, size, size)), jnp.zeros((num, size, size))
 
-    def __call__(self, v: Float[Array, "b s"]) -> tuple[Float[Array, "b s"], Float[Array, ""]]:
-        """Map values; return them and the log determinant."""
+    def __call__(
+        self, v: Float[Array, "b s"], is_member: Bool[np.ndarray, "b s"]
+    ) -> tuple[Float[Array, "b s"], Float[Array, ""]]:
+        """Map values; return them and the log determinant. Blocks may be filled up by places that are no member."""
         shift, log_scale = self._terms(v)
-        return jnp.exp(log_scale) * v + shift, jnp.sum(log_scale)
+        return jnp.exp(log_scale) * v + shift, jnp.sum(log_scale * is_member)
 
     def invert(self, w: Float[Array, "b s"]) -> Float[Array, "b s"]:
         """Undo the map, one place of the blocks after the other."""

@@ -118,7 +118,7 @@ class Conditional(AbstractFreeShapes):
         """Map values of the shapes to locals l; return l and log |dl/dvalue|."""
         blocks, log_det = self.structure.by_block(value), 0.0
         if self.curved is not None:
-            blocks, log_det = self.curved(blocks)
+            blocks, log_det = self.curved(blocks, self.structure.is_member)
         z = jnp.exp(given.log_scale) * (self.structure.flat(blocks) + given.shift)
         y = self.structure.flat(given.gaussian.color(self.structure.by_block(z)))
         return self.center.value + self.unit.value * y, log_det + self._log_det(given)
@@ -130,7 +130,7 @@ class Conditional(AbstractFreeShapes):
         value, log_det = jnp.exp(-given.log_scale) * z - given.shift, 0.0
         if self.curved is not None:
             blocks = self.curved.invert(self.structure.by_block(value))
-            value, log_det = self.structure.flat(blocks), self.curved(blocks)[1]
+            value, log_det = self.structure.flat(blocks), self.curved(blocks, self.structure.is_member)[1]
         return value, log_det + self._log_det(given)
 
     def _log_det(self, given: Given) -> Float[Array, ""]:
