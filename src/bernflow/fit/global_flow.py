@@ -20,7 +20,7 @@ from bernflow.fit.evaluation import pick
 from bernflow.fit.loop import Method
 from bernflow.fit.marginal import GlobalGaussian
 from bernflow.fit.settings import Settings
-from bernflow.fit.surrogate import FARTHEST, MAX_GLOBALS, Surrogate, fit_surrogate
+from bernflow.fit.surrogate import MAX_GLOBALS, Surrogate, fit_surrogate
 from bernflow.flows.autoregressive import BernsteinFlow
 from bernflow.flows.base import inlined
 from bernflow.keys import generator, nth
@@ -30,9 +30,11 @@ from bernflow.placement import placed
 # coordinate each their noise is this much larger.
 MAX_ROUNDS, NUM_DRAWS, NUM_FAR, FAR = 3, 128, 48, 3.0
 # Effective draws, as a fraction, at which the rounds end, and below which a flow is no better than the Gaussian.
-ENOUGH, USEFUL = 0.98, 0.1
-# Shares of the learning rate in the chunks of steps of the training.
-RATES = (1.0, 0.5)
+ENOUGH, USEFUL = 0.995, 0.1
+# Points with fewer nats than this below the highest are negligible.
+FARTHEST = 25.0
+# Chunks of steps: the share of the learning rate, and the divergence. The later ones carry the fit into the tails.
+CHUNKS = ((1.0, 0.0), (0.5, 1.0), (0.5, 1.0))
 
 
 def prepare_globals(flow: BernsteinFlow, settings: Settings) -> None:
@@ -103,10 +105,12 @@ def _train(flow: BernsteinFlow, surrogate: Surrogate, settings: Settings, key: K
         use_score=True,
     )
     trainee, target = begin(_stacked(flow), settings.optimizer), placed(surrogate)
-    for number, share in enumerate(RATES):
+    for number, (share, power) in enumerate(CHUNKS):
         rates = method.rates(CHUNK, share)
         effort = effort_for(settings.tolerance)
-        trainee, _ = take_steps(trainee, target, nth(key, number), rates, np.zeros(1), **_how(settings), effort=effort)
+        trainee, _ = take_steps(
+            trainee, target, nth(key, number), rates, np.full(1, power), **_how(settings), effort=effort
+        )
     return pick(trainee.flow, 0)  # type: ignore[return-value]
 
 

@@ -88,7 +88,8 @@ class Trained(NamedTuple):
         interrupted: whether an interruption ended it.
         out_of_time: whether the time limit ended it.
         is_over: whether a training that ends by itself ends here.
-        is_within: whether it ends because the tolerance is met, as far as the draws of an evaluation can tell.
+        is_within: whether it ends because the tolerance is met, as far as the draws of an evaluation can tell, or
+            because nothing was gained: only if more draws call it good.
     """
 
     trainee: Trainee
@@ -303,7 +304,10 @@ def go_through(
             if goal is not None and cycle == 0 and distance(best_of(weights)) > goal:
                 in_vain = True
             met = in_vain or is_met(trainee, weights, best_of(judged)[None], khat_allowed)
-            yield Trained(trainee, done, is_over=met, is_within=met and not in_vain and asks_for_good)
+            # What a cycle did not improve is over if it is good, even where the tolerance is out of reach.
+            settled = asks_for_good and cycle > 0 and not step.worthwhile
+            over, asks = met or settled, asks_for_good and not in_vain
+            yield Trained(trainee, done, is_over=over, is_within=over and asks)
     except (KeyboardInterrupt, OutOfTimeError) as reason:
         out_of_time = isinstance(reason, OutOfTimeError)
         if done == 0:

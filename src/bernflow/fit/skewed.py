@@ -18,6 +18,8 @@ MAX_THIRD, MAX_FOURTH = 1.0, 1.0
 # Where densities are evaluated, and where quantiles are matched.
 GRID = np.linspace(-8.0, 8.0, 801)
 MATCHED = np.linspace(-4.0, 4.0, 81)
+# Degree of the polynomial that is fitted to them.
+DEGREE = 5
 # Increments of coefficients are at least this share of those at the start.
 LEAST_SHARE = 0.05
 
@@ -45,8 +47,7 @@ def skewed_shapes(
     solve, middle = _projection(order, noise)
     # What differs from the start is projected: the start itself stays exact.
     theta = start + (quantiles - MATCHED) @ solve.T
-    least = LEAST_SHARE * np.diff(start)
-    increments = np.maximum(np.diff(theta, axis=1), least)
+    increments = np.maximum(np.diff(theta, axis=1), LEAST_SHARE * np.diff(start))
     return inverse_increments(increments), theta @ middle
 
 
@@ -65,13 +66,17 @@ def _quantiles(third: Float[np.ndarray, " n"], fourth: Float[np.ndarray, " n"]) 
 
 @lru_cache
 def _projection(order: int, noise: str) -> tuple[Float[np.ndarray, "m q"], Float[np.ndarray, " m"]]:
-    """Return the matrix that fits coefficients to values at `MATCHED`, and the basis in the middle."""
-    half_width = NOISES[noise].half_width
-    basis = _basis(0.5 + MATCHED / (2.0 * half_width), order)
-    weights = np.exp(-0.25 * MATCHED**2)
-    ridge = 1e-6 * np.eye(order + 1)
-    weighted = basis * weights[:, None] ** 2
-    return np.linalg.solve(weighted.T @ basis + ridge, weighted.T), _basis(np.array([0.5]), order)[0]
+    """Return the matrix that fits coefficients to values at `MATCHED`, and the basis in the middle.
+
+    The fit is a polynomial of low degree, written as one of the order of the flow: a free fit would oscillate.
+    """
+    scaled = MATCHED / NOISES[noise].half_width
+    weights = np.exp(-0.25 * MATCHED**2)[:, None]
+    powers = scaled[:, None] ** np.arange(DEGREE + 1)
+    fit = np.linalg.pinv(powers * weights) * weights.T
+    nodes = np.cos(np.pi * (np.arange(order + 1) + 0.5) / (order + 1))
+    elevate = np.linalg.solve(_basis(0.5 + 0.5 * nodes, order), nodes[:, None] ** np.arange(DEGREE + 1))
+    return elevate @ fit, _basis(np.array([0.5]), order)[0]
 
 
 def _basis(t: Float[np.ndarray, " q"], order: int) -> Float[np.ndarray, "q m"]:

@@ -31,9 +31,9 @@ MAX_FACTORS, MAX_TERMS, POINTS_PER_TERM, MAX_DEGREE, MAX_PAIRED = 4, 128, 2, 4, 
 # The sum of functions holds up to this quantile of the radii of its points.
 REACH_QUANTILE = 0.95
 # Beyond that the log density falls along every ray at least this fast, per standard deviation.
-LEAST_SLOPE = 1.0
-# Points count by this power of their density, and those with fewer nats than this below the highest, not at all.
-POWER, FARTHEST = 0.5, 25.0
+LEAST_SLOPE = 0.5
+# Points count by the root of their density, and those with fewer nats than this below the highest, not at all.
+FARTHEST, LEAST_WEIGHT = 60.0, 0.01
 # Every so many points one is left out to see how well the others predict it, and the largest error in nats, weighted
 # by the density.
 HELD_EVERY, MAX_ERROR = 5, 0.3
@@ -121,7 +121,7 @@ def fit_surrogate(
     reach = float(np.quantile(radius[below > -FARTHEST], REACH_QUANTILE))
     used = (below > -FARTHEST) & (radius <= reach)
     g, below = globals_[used], below[used]
-    table, weights = np.asarray(empty.table(g, np)), np.exp(POWER * below)
+    table, weights = np.asarray(empty.table(g, np)), np.maximum(np.exp(0.5 * below), LEAST_WEIGHT)
     fixed, more = _terms(empty, g)
     held = np.arange(len(g)) % HELD_EVERY == 0
     most = min(MAX_TERMS, int(np.sum(~held)) // POINTS_PER_TERM)
@@ -131,8 +131,7 @@ def fit_surrogate(
     values = below * weights
     path = _pursue(columns[~held], values[~held], len(fixed), most)
     errors = _held_errors(columns[:, path], values, held)
-    # The errors of held points, from weighted by the root of the density to weighted by the density.
-    errors = np.sqrt(np.sum((errors * weights[held] ** (1.0 / POWER - 1.0)) ** 2, 1) / np.sum(weights[held] ** 2))
+    errors = np.sqrt(np.sum(errors**2, 1) / np.sum(weights[held] ** 2))
     num = len(fixed) + int(np.argmax(errors[len(fixed) - 1 :] < SIMPLER * np.min(errors[len(fixed) - 1 :])))
     if not errors[num - 1] < MAX_ERROR:
         return None
