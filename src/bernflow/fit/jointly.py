@@ -185,7 +185,7 @@ def fit_jointly(
     given_network = dataclasses.replace(settings, steps=None)
     flow_keys = spawn(final_key, 3)
     flows, probes = initial_flows(frozen, given_network, flow_keys[0], flow_keys[1], devices)
-    posterior = train_and_judge(
+    posterior, _ = train_and_judge(
         frozen,
         given_network,
         flows,

@@ -16,7 +16,12 @@ def may_mix(verdict, left, probes=TWO_PLACES, missing=None, improper=None, steps
     """Ask about a fit that is `left` nats from the posterior as far as its weights tell."""
     settings = SimpleNamespace(components=None, restarts=1, steps=steps, family=SimpleNamespace(mixes=True))
     judged = SimpleNamespace(
-        verdict=verdict, log_evidence=-10.0, elbo=-10.0 - left, missing_mass=missing, improper=improper
+        missing_effect=None,
+        verdict=verdict,
+        log_evidence=-10.0,
+        elbo=-10.0 - left,
+        missing_mass=missing,
+        improper=improper,
     )
     posterior = SimpleNamespace(diagnostics=judged, settings={"interrupted": False})
     return _may_mix(settings, SimpleNamespace(dim=dim), posterior, probes)
