@@ -67,6 +67,8 @@ AGREEING_LIMITS = ((1.5, 0.99), (np.inf, 0.999))
 # Below this the tail of the weights holds too few draws to call anything good.
 MIN_DRAWS_GOOD = 1000
 MISSING_USABLE, MISSING_POOR = 0.01, 0.05
+# Where log densities overflow, k-hat may be any number.
+LARGEST_SHOWN = 1000.0
 # Half of the draws must have room for so many different numbers, and the log density a smaller rounding error, in nats.
 VALUES_PER_QUARTILES, MAX_ROUNDING = 1000.0, 1e-3
 
@@ -161,7 +163,7 @@ def judge(
     evidence, evidence_se = importance.log_evidence(raw)
 
     verdict, why = _judge_weights(raw, khat, ess, ess_se, elsewhere is None or bool(elsewhere.looked))
-    figures = f"k-hat {khat:.2f}, ESS {100 * ess:.1f} % of the draws"
+    figures = _say_figures(khat, ess)
     sentences = [f"{verdict.capitalize()} ({figures}): {why}"]
     if broken:
         verdict = "poor"
@@ -208,7 +210,7 @@ def say_improper(diagnostics: Diagnostics, parameters: str, until: float) -> Dia
         parameters: their names.
         until: so many standard deviations far the posterior was followed.
     """
-    figures = f"k-hat {diagnostics.khat:.2f}, ESS {100 * diagnostics.ess_fraction:.1f} % of the draws"
+    figures = _say_figures(diagnostics.khat, diagnostics.ess_fraction)
     status = (
         f"Poor ({figures}): the posterior seems not to be proper. Along {parameters} its mass does not come to an end "
         f"within {until:.0e} standard deviations of the fit, so that there may be no distribution to draw from. Give "
@@ -220,7 +222,7 @@ def say_improper(diagnostics: Diagnostics, parameters: str, until: float) -> Dia
 
 def say_unresolved(diagnostics: Diagnostics, why: str) -> Diagnostics:
     """Return the judgment of a fit whose draws or densities are lost in rounding: "poor", whatever the weights say."""
-    figures = f"k-hat {diagnostics.khat:.2f}, ESS {100 * diagnostics.ess_fraction:.1f} % of the draws"
+    figures = _say_figures(diagnostics.khat, diagnostics.ess_fraction)
     status = (
         f"Poor ({figures}): {why}, so that the weights tell nothing. Check the sign of the log density, center and "
         "scale the data and parameters, and give every parameter a proper prior."
@@ -247,6 +249,12 @@ def unresolved(draws: Float[np.ndarray, "s p"], log_weights: ArrayLike, labels: 
     if error > MAX_ROUNDING:
         return f"the log density is known to {error:.1g} nats only, by the rounding of numbers of its size"
     return None
+
+
+def _say_figures(khat: float, ess: float) -> str:
+    """Put the two figures of the weights into words."""
+    shown = f"{khat:.2f}" if khat < LARGEST_SHOWN else f"above {LARGEST_SHOWN:g}"
+    return f"k-hat {shown}, ESS {100 * ess:.1f} % of the draws"
 
 
 def _merge(missing_mass: float | None, elsewhere: Elsewhere | None) -> Elsewhere | None:

@@ -22,6 +22,8 @@ MIN_STEPS_THOROUGH = 1000
 THOROUGH_SECONDS = 6.0
 # A scale whose logs spread over so many units, nine orders of magnitude, is followed along curved rays at any verdict.
 WIDE_LOG_SCALE = 20.0
+# A poor fit that is right where it looks may miss mass that a mixture would hold; with a lower ESS it is wrong there.
+LEAST_ESS = 0.5
 # Under a time limit, the least share of it for a look elsewhere.
 SEARCH_SHARE = 0.03
 
@@ -59,7 +61,7 @@ def final_judgment(
     lost = unresolved(seen.draws, seen.log_weights, target.layout.labels())
     if lost is not None:
         diagnostics = say_unresolved(diagnostics, lost)
-    elif diagnostics.verdict != "poor":
+    elif diagnostics.verdict != "poor" or diagnostics.ess_fraction >= LEAST_ESS:
         search = Search(NOT_SEARCHED, None)
         if deadline.has_left(SEARCH_SHARE):
             fit = Fit(seen.distribution, seen.draws, len(seen.log_weights), diagnostics.log_evidence)

@@ -102,9 +102,7 @@ def test_nearly_equal_weights_are_good_at_any_khat_only_after_a_search():
 
 
 def test_above_a_khat_of_1_no_sentence_calls_the_bulk_accurate():
-    raw = np.zeros(20_000)
-    raw[:5] = [1.0, 1.8, 2.5, 3.0, 3.4]
-    result = judge(raw + EVEN.repeat(10) * 1e-3)
+    result = judge(np.log1p(2e-5 * np.random.default_rng(0).pareto(0.8, 20_000)))
     assert result.khat > 1.0
     assert result.verdict == "usable"
     assert "bulk is accurate" not in result.status
