@@ -6,7 +6,8 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from bernflow.diagnostics.elsewhere import NOT_SEARCHED
-from bernflow.diagnostics.verdict import Diagnostics, say_improper, say_unresolved, unresolved
+from bernflow.diagnostics.rounding import unresolved
+from bernflow.diagnostics.verdict import Diagnostics, say_improper, say_unresolved
 from bernflow.fit.deadline import Deadline
 from bernflow.fit.elsewhere import Fit, Search, look_elsewhere
 from bernflow.fit.judging import Look

@@ -119,7 +119,7 @@ def _parse(manifest: dict[str, Any], arrays: dict[str, np.ndarray]) -> Record:
 
 def _diagnostics(spec: dict[str, Any]) -> Diagnostics:
     """Rebuild the figures; a word in the place of a number would only be met when they are shown."""
-    words = {name: spec[name] for name in ("improper", "looked")}
+    words = {"improper": spec["improper"], "looked": spec.get("looked")}
     for name, value in words.items():
         if not isinstance(value, str | None):
             raise TypeError(f"{name} is {value!r}")

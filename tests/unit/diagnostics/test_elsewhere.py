@@ -15,7 +15,8 @@ from bernflow.diagnostics.elsewhere import (
     joined,
     nothing,
 )
-from bernflow.diagnostics.verdict import judge, say_unresolved, unresolved
+from bernflow.diagnostics.rounding import unresolved
+from bernflow.diagnostics.verdict import judge, say_unresolved
 
 LOOKED = ("4,000 heated draws", "64 starts")
 EVEN = np.random.default_rng(0).normal(scale=0.01, size=2000)
