@@ -107,6 +107,25 @@ def _with_initial(target: Target, starts: Array | np.ndarray) -> Array | np.ndar
     return starts
 
 
+def prior_draws(target: Target, key: Key[Array, ""], batch: int, num: int) -> Float[np.ndarray, "n p"] | None:
+    """Return draws of the prior on the unconstrained scale, as far as they are finite; None without a prior.
+
+    Args:
+        target: the density on R^p.
+        key: seed of the draws.
+        batch: size of a batch of candidate starts, for which drawing is compiled already.
+        num: number of batches.
+    """
+    drawn: list[np.ndarray] = []
+    for i in range(num):
+        uniform, keys = _candidates(target.dim, nth(as_key(key), i), batch)
+        points = np.asarray(draw_starts(target, uniform, keys))
+        drawn.extend(points[np.any(points != uniform, axis=1)])
+        if not drawn:
+            return None
+    return np.array(drawn) if drawn else None
+
+
 def check_output(target: Target) -> None:
     """Evaluate shapes only: the log density must be one floating-point number."""
     x = jax.ShapeDtypeStruct((target.dim,), float_dtype())

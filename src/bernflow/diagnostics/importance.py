@@ -200,4 +200,5 @@ def tail_size(num: int) -> int:
 
 
 def _spread(values: list[float]) -> float:
-    return float(np.std(values, ddof=1)) if np.all(np.isfinite(values)) else np.inf
+    with np.errstate(over="ignore"):  # the tail of log densities of 1e200
+        return float(np.std(values, ddof=1)) if np.all(np.isfinite(values)) else np.inf

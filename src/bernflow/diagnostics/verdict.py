@@ -11,12 +11,15 @@ what no draw has seen.
 * good: k-hat <= 0.5 and ESS fraction >= 0.96 by two standard errors; or k-hat <= 0.7 and ESS fraction >= 0.995
   by two standard errors (means within 0.07 sd, and weights that can still be trusted to tell); or ESS fraction
   >= 0.999 and no weight more than 25 % above the mean, so that the tail is too small to matter whatever its
-  shape. At least 1,000 draws.
+  shape, provided that nothing was found elsewhere. At least 1,000 draws.
 * usable: k-hat <= 0.7 and ESS fraction >= 0.1 (weighted draws are accurate); or k-hat <= 1 and ESS fraction
-  >= 0.9, or k-hat <= 1.5 and ESS fraction >= 0.99, or ESS fraction >= 0.999 whatever k-hat is (the bulk is accurate,
-  the far tails are not).
-* poor: everything else, any log weight that is NaN or +inf, and a posterior that seems not to be proper
-  (`say_improper`).
+  >= 0.9 (the bulk is accurate, the far tails are not); or k-hat <= 1.5 and ESS fraction >= 0.99, or ESS fraction
+  >= 0.999 whatever k-hat is (the weights have no mean and tell nothing of what the draws do not reach).
+* poor: everything else, any log weight that is NaN or +inf, a posterior that seems not to be proper (`say_improper`),
+  and draws or densities that are not resolved in double precision (`say_unresolved`).
+
+Mass found elsewhere makes the verdict "usable" at best above 1 %, or where it changes a mean by 0.1 sd or an sd by
+10 %, and "poor" above 5 %.
 
 Share of the verdicts over 60 samples of 20,000 draws each, p the posterior and q the fit:
 
@@ -36,7 +39,7 @@ Share of the verdicts over 60 samples of 20,000 draws each, p the posterior and 
 | two equal modes, one missed, 9 sd away                         | 0.78 | 0      | 0.22 |
 
 The last row is a limit of every such diagnostic: a mode that no draw has reached leaves no trace in the
-weights. Only other starting points can tell; what they found enters as `missing_mass`.
+weights. Only other points can tell; what was found there enters as `elsewhere`.
 """
 
 import dataclasses
@@ -46,6 +49,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bernflow.diagnostics import importance
+from bernflow.diagnostics.elsewhere import Elsewhere
 from bernflow.errors import ArgumentError
 
 Verdict = Literal["good", "usable", "poor"]
@@ -55,11 +59,15 @@ GOOD_KHAT, GOOD_ESS = 0.5, 0.96
 CONSTANT_RATIO, CONSTANT_ESS = 1.25, 0.999
 EVEN_ESS = 0.995
 USABLE_KHAT, USABLE_ESS = 0.7, 0.1
-# Pairs of the highest k-hat and the least ESS fraction at which the bulk is accurate.
-BULK_LIMITS = ((1.0, 0.9), (1.5, 0.99), (np.inf, 0.999))
+# Highest k-hat and least ESS fraction at which the bulk is accurate.
+BULK_KHAT, BULK_ESS = 1.0, 0.9
+# Pairs of the highest k-hat and the least ESS fraction at which the draws agree with the density where they are.
+AGREEING_LIMITS = ((1.5, 0.99), (np.inf, 0.999))
 # Below this the tail of the weights holds too few draws to call anything good.
 MIN_DRAWS_GOOD = 1000
 MISSING_USABLE, MISSING_POOR = 0.01, 0.05
+# Where log densities overflow, k-hat may be any number.
+LARGEST_SHOWN = 1000.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,8 +88,11 @@ class Diagnostics:
         num_nonfinite: number of them at which the target density was zero or not a number.
         verdict: "good" (use the draws as they are), "usable" (with care, see `status`) or "poor".
         status: the sentence that says why, and what to do.
-        missing_mass: share of the posterior mass that other starts found and this fit does not cover, if
-            known.
+        missing_mass: share of the posterior mass that was found elsewhere, by heated draws and from other starts, and
+            that this fit does not cover; None where nobody has looked.
+        missing_effect: what that mass does to means and standard deviations: the largest change of a mean in standard
+            deviations, or relative change of a standard deviation; None where nobody has looked.
+        looked: where the fit was looked at outside of its draws ("4,000 heated draws and 64 starts"), or None.
         improper: parameters along which the density does not fall, so that the posterior seems not to be proper; None
             where it falls wherever it was followed.
 
@@ -106,12 +117,15 @@ class Diagnostics:
     status: str
     missing_mass: float | None = None
     improper: str | None = None
+    missing_effect: float | None = None
+    looked: str | None = None
 
 
 def judge(
     log_weights: ArrayLike,
     *,
     missing_mass: float | None = None,
+    elsewhere: Elsewhere | None = None,
     num_parts: int = 1,
     num_failed_steps: int = 0,
     num_resamples: int = 50,
@@ -122,6 +136,8 @@ def judge(
         log_weights: log p - log q at draws of q, (s,); at least 1,000 for "good", 20,000 recommended.
         missing_mass: share of the posterior mass seen by other restarts that q does not cover. Above 0.01 the
             verdict is at best "usable", above 0.05 "poor".
+        elsewhere: what a search outside of the draws has found. Where it had nowhere to look, k-hat counts even if
+            the weights are nearly equal. None, as while a fit is trained, judges by the weights alone.
         num_parts: number of flows that q is a mixture of.
         num_failed_steps: number of training steps that were skipped as not finite; mentioned, not judged.
         num_resamples: number of bootstrap samples behind the standard errors.
@@ -143,8 +159,8 @@ def judge(
     elbo, elbo_se = importance.elbo(raw)
     evidence, evidence_se = importance.log_evidence(raw)
 
-    verdict, why = _judge_weights(raw, khat, ess, ess_se)
-    figures = f"k-hat {khat:.2f}, ESS {100 * ess:.1f} % of the draws"
+    verdict, why = _judge_weights(raw, khat, ess, ess_se, elsewhere is None or bool(elsewhere.looked))
+    figures = _say_figures(khat, ess)
     sentences = [f"{verdict.capitalize()} ({figures}): {why}"]
     if broken:
         verdict = "poor"
@@ -154,14 +170,14 @@ def judge(
         ]
     elif num_nonfinite:
         sentences.append(f"The target density is zero at {num_nonfinite} of {raw.size} draws.")
-    if missing_mass is not None and missing_mass > MISSING_USABLE:
-        limit: Verdict = "poor" if missing_mass > MISSING_POOR else "usable"
+    found = _merge(missing_mass, elsewhere)
+    missed = found is not None and (found.share > MISSING_USABLE or found.effect.matters)
+    if found is not None and missed:
+        limit: Verdict = "poor" if found.share > MISSING_POOR else "usable"
         verdict = max(verdict, limit, key=VERDICTS.index)
-        sentences = [
-            f"{verdict.capitalize()} ({figures}): other starts found {100 * missing_mass:.1f} % of the posterior "
-            f"mass in modes that this fit does not cover; fit a mixture with components={num_parts + 1} or more.",
-            *sentences[1:],
-        ]
+        sentences = [f"{verdict.capitalize()} ({figures}): {_say_missed(found, num_parts)}", *sentences[1:]]
+    elif found is not None and found.looked and verdict != "poor":
+        sentences.append(f"No mass was found elsewhere among {found.places()}.")
     if num_failed_steps:
         sentences.append(f"{num_failed_steps} training steps were not finite and were skipped.")
     return Diagnostics(
@@ -177,7 +193,9 @@ def judge(
         num_nonfinite=num_nonfinite,
         verdict=verdict,
         status=" ".join(sentences),
-        missing_mass=missing_mass,
+        missing_mass=None if found is None else found.share,
+        missing_effect=None if found is None else max(found.effect.mean_error, found.effect.sd_error),
+        looked=found.places() if found is not None and found.looked else None,
     )
 
 
@@ -189,19 +207,58 @@ def say_improper(diagnostics: Diagnostics, parameters: str, until: float) -> Dia
         parameters: their names.
         until: so many standard deviations far the posterior was followed.
     """
-    figures = f"k-hat {diagnostics.khat:.2f}, ESS {100 * diagnostics.ess_fraction:.1f} % of the draws"
+    figures = _say_figures(diagnostics.khat, diagnostics.ess_fraction)
     status = (
         f"Poor ({figures}): the posterior seems not to be proper. Along {parameters} its mass does not come to an end "
         f"within {until:.0e} standard deviations of the fit, so that there may be no distribution to draw from. Give "
         "these parameters a proper prior; look for a flat prior, separated classes, columns that repeat each other, a "
-        "scale that may become zero, and values that are clipped."
+        "scale that may become zero, values that are clipped, and a log density of the wrong sign."
     )
     return dataclasses.replace(diagnostics, verdict="poor", status=status, improper=parameters)
 
 
-def _judge_weights(raw: np.ndarray, khat: float, ess: float, ess_se: float) -> tuple[Verdict, str]:
+def say_unresolved(diagnostics: Diagnostics, why: str) -> Diagnostics:
+    """Return the judgment of a fit whose draws or densities are lost in rounding: "poor", whatever the weights say."""
+    figures = _say_figures(diagnostics.khat, diagnostics.ess_fraction)
+    status = (
+        f"Poor ({figures}): {why}, so that the weights tell nothing. Check the sign of the log density, center and "
+        "scale the data and parameters, and give every parameter a proper prior."
+    )
+    return dataclasses.replace(diagnostics, verdict="poor", status=status)
+
+
+def _say_figures(khat: float, ess: float) -> str:
+    """Put the two figures of the weights into words."""
+    shown = f"{khat:.2f}" if khat < LARGEST_SHOWN else f"above {LARGEST_SHOWN:g}"
+    return f"k-hat {shown}, ESS {100 * ess:.1f} % of the draws"
+
+
+def _merge(missing_mass: float | None, elsewhere: Elsewhere | None) -> Elsewhere | None:
+    """Return what was found elsewhere; what other restarts have found counts if it is more."""
+    if missing_mass is None or (elsewhere is not None and elsewhere.share >= missing_mass):
+        return elsewhere
+    return Elsewhere(() if elsewhere is None else elsewhere.looked, missing_mass, modes=True)
+
+
+def _say_missed(found: Elsewhere, num_parts: int) -> str:
+    """Say what was found elsewhere, what it changes, and what to do."""
+    share = f"{100 * found.share:.1f} %" if found.share >= 0.0005 else "less than 0.1 %"
+    where = "in modes that this fit does not cover" if found.modes else "around this fit, where it has none"
+    who = "other starts" if found.modes else "draws with heated noise"
+    text = f"{who} found {share} of the posterior mass {where}"
+    if found.effect.matters:
+        errors = found.effect
+        text += f", which changes the mean of {found.label} by {errors.mean_error:.2g} sd" + (
+            f" and makes its sd {1.0 + errors.sd_error:.2g} times as large" if errors.sd_error > 0.0 else ""
+        )
+    return f"{text}; fit a mixture with components={num_parts + 1} or more."
+
+
+def _judge_weights(
+    raw: np.ndarray, khat: float, ess: float, ess_se: float, trusts_flat: bool = True
+) -> tuple[Verdict, str]:
     """Apply the rule to the weights alone."""
-    flat = ess >= CONSTANT_ESS and _largest_ratio(raw) <= CONSTANT_RATIO
+    flat = ess >= CONSTANT_ESS and _largest_ratio(raw) <= CONSTANT_RATIO and (trusts_flat or khat <= USABLE_KHAT)
     even = khat <= USABLE_KHAT and ess - 2 * ess_se >= EVEN_ESS
     if flat or even or (khat <= GOOD_KHAT and ess - 2 * ess_se >= GOOD_ESS):
         if raw.size < MIN_DRAWS_GOOD:
@@ -220,11 +277,17 @@ def _judge_weights(raw: np.ndarray, khat: float, ess: float, ess_se: float) -> t
             "use post.draws(weighted=True), which corrects the remaining error; post.refine() or more steps may "
             "remove it."
         )
-    if any(khat <= highest and ess >= least for highest, least in BULK_LIMITS):
+    if khat <= BULK_KHAT and ess >= BULK_ESS:
         return "usable", (
             "the bulk is accurate but the far tails are not: trust means of bounded quantities and central "
             "intervals, not tail probabilities; post.refine() or a heavier base may mend the tails, and "
             "post.to_nuts() gives exact draws."
+        )
+    if any(khat <= highest and ess >= least for highest, least in AGREEING_LIMITS):
+        return "usable", (
+            "the draws agree with the density where they are, but with a k-hat above 1 their weights have no mean and "
+            "tell nothing of mass that the draws do not reach: trust central intervals at most; post.refine() or a "
+            "heavier base may mend the tails, and post.to_nuts() gives exact draws."
         )
     if ess >= USABLE_ESS:
         return "poor", (

@@ -215,7 +215,7 @@ def refine(
                 "refine() trains a mixture on whose flows know their score, and those of the family "
                 f"{settings.family_name!r} do not: call bf.fit with more steps."
             )
-    refined = train_and_judge(
+    refined, _ = train_and_judge(
         target, settings, flows, as_key(key), progress, Deadline.start(), refine, earlier=posterior
     )
     warn_if_poor(refined)

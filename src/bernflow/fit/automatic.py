@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 from jaxtyping import Array, Key
 
+from bernflow.diagnostics.elsewhere import MEAN_ERROR
 from bernflow.diagnostics.verdict import MISSING_USABLE
 from bernflow.fit.deadline import STAGE_SHARE, Deadline
 from bernflow.fit.devices import Devices
@@ -18,6 +19,7 @@ from bernflow.fit.engine import (
     train_and_judge,
 )
 from bernflow.fit.modes import PART_GAIN, distinct_places
+from bernflow.fit.probes import stack
 from bernflow.fit.resume import Resumption
 from bernflow.fit.settings import Settings
 from bernflow.fit.start import Gaussian
@@ -64,7 +66,7 @@ def fit_target(
         key: Key[Array, ""],
         probes: Gaussian | None,
         goal: float | None = None,
-    ) -> Posterior:
+    ) -> tuple[Posterior, Gaussian | None]:
         memory = None if resumption is None else resumption.loop(loop)
         posterior = train_and_judge(
             target,
@@ -91,24 +93,24 @@ def fit_target(
         if settings.trains_together(flows):
             mixture = share(flows, target, settings, nth(key, 3), devices)
         if mixture is None:
-            return train(alone, settings, flows, key, probes)
-        shared = train("together", settings, mixture, nth(key, 4), probes, TOGETHER_GOAL)
+            return train(alone, settings, flows, key, probes)[0]
+        shared, _ = train("together", settings, mixture, nth(key, 4), probes, TOGETHER_GOAL)
         if shared.diagnostics.verdict == "good" or _was_cut_short(shared):
             return shared
         if not deadline.allows_stage(MIXTURE_SECONDS):
             return _without(shared, "each flow was trained alone", deadline)
-        return _better(shared, train(alone, settings, flows, key, probes))
+        return _better(shared, train(alone, settings, flows, key, probes)[0])
 
     if (settings.components or 1) > 1:
         return mix("flow", settings, flows, train_key, probes)
-    posterior = train("flow", settings, flows, train_key, probes)
+    posterior, missed = train("flow", settings, flows, train_key, probes)
     if probes is None or not _may_mix(settings, target, posterior, probes):
         return posterior
     if not deadline.allows_stage(MIXTURE_SECONDS):
         return _without(posterior, "a mixture was fitted", deadline)
     again_key, flow_key, train_key = spawn(nth(key, 3), 3)
     starts = find_starts(target, NUM_PATHS, again_key, devices)
-    places = _promising(starts, posterior.diagnostics.elbo)[:MAX_PLACES]
+    starts, places = _with_missed(starts, _promising(starts, posterior.diagnostics.elbo), missed)
     if len(places) < 2:
         return posterior
     several = dataclasses.replace(settings, restarts=len(places), components=len(places))
@@ -118,16 +120,34 @@ def fit_target(
     return _better(posterior, mix("mixture", several, flows, train_key, starts))
 
 
+def _with_missed(starts: Gaussian, places: list[int], missed: Gaussian | None) -> tuple[Gaussian, list[int]]:
+    """Return starts and the places of a mixture: the best, then those of mass that was missed, then the others."""
+    if missed is None:
+        return starts, places[:MAX_PLACES]
+    num = len(starts.loc)
+    found = list(range(num, num + len(missed.loc)))
+    # What no start promises can still be the first: a mode far from all of them.
+    return stack([starts, missed]), [*places[:1], *found, *places[1:]][:MAX_PLACES]
+
+
 def _better(first: Posterior, second: Posterior) -> Posterior:
     """Return the second of two fits where it is better, else the first, with what both of them took."""
     # An ELBO that is not a number is worse than any.
     elbos = [np.nan_to_num(post.diagnostics.elbo, nan=-np.inf) for post in (first, second)]
-    best, other = (second, first) if elbos[1] > elbos[0] + PART_GAIN else (first, second)
+    # Mass that the second covers may be worth less than that, and change the verdict.
+    mended = _misses(first) and not _misses(second) and second.diagnostics.verdict == "good"
+    best, other = (second, first) if elbos[1] > elbos[0] + (-PART_GAIN if mended else PART_GAIN) else (first, second)
     for name in ("steps", "training_gradients"):
         best.settings[name] += other.settings[name]
     for name in ("interrupted", "out_of_time"):
         best.settings[name] |= other.settings[name]
     return best
+
+
+def _misses(posterior: Posterior) -> bool:
+    """Tell whether mass elsewhere limits the verdict."""
+    diagnostics = posterior.diagnostics
+    return (diagnostics.missing_mass or 0.0) > MISSING_USABLE or (diagnostics.missing_effect or 0.0) > MEAN_ERROR
 
 
 def _was_cut_short(posterior: Posterior) -> bool:
@@ -148,8 +168,8 @@ def _may_mix(settings: Settings, target: Target, posterior: Posterior, probes: G
         return False
     if diagnostics.improper is not None:  # more flows do not make it proper
         return False
-    if (diagnostics.missing_mass or 0.0) > MISSING_USABLE:
-        return True
+    if _misses(posterior):  # and a mixture is taken for a larger gain than mass that only moments notice
+        return (diagnostics.missing_mass or 0.0) > MISSING_USABLE
     if diagnostics.verdict == "usable" and diagnostics.log_evidence - diagnostics.elbo < PART_GAIN:
         return False  # a mixture is taken for a larger gain than what is left
     if diagnostics.verdict == "good":

@@ -11,20 +11,19 @@ import numpy as np
 from jaxtyping import Array, Int, Key
 
 from bernflow.background import Effort, without_pauses
-from bernflow.diagnostics.verdict import Diagnostics, say_improper
+from bernflow.diagnostics.verdict import Diagnostics
 from bernflow.fit import modes
 from bernflow.fit.ahead import compile_ahead
 from bernflow.fit.building import flows_at
 from bernflow.fit.chunk import Trainee, begin, gradients_per_step
 from bernflow.fit.deadline import Deadline, Pace
 from bernflow.fit.devices import Devices
+from bernflow.fit.final import Evidence, final_judgment
 from bernflow.fit.interruption import Interruption
 from bernflow.fit.judging import DIAGNOSTIC_PRECISION, Look, cast, choose, look
 from bernflow.fit.loop import Method, Place, train
 from bernflow.fit.powers import find_powers
-from bernflow.fit.probes import mass_elsewhere
 from bernflow.fit.progress import Recorder
-from bernflow.fit.rays import find_endless
 from bernflow.fit.resume import LoopMemory
 from bernflow.fit.rotation import find_rotation
 from bernflow.fit.settings import Settings
@@ -47,11 +46,6 @@ from bernflow.target import Target
 from bernflow.versions import version_of
 
 NUM_STARTS = 8
-# After fewer steps a poor fit needs no other explanation.
-MIN_STEPS_THOROUGH = 1000
-# Under a time limit, the least seconds for that explanation: most of them are spent compiling.
-THOROUGH_SECONDS = 6.0
-
 
 Refiner = Callable[..., Posterior]
 Distribution = TypeVar("Distribution", bound=AbstractDistribution)
@@ -170,8 +164,10 @@ def train_and_judge(
     earlier: Posterior | None = None,
     memory: LoopMemory | None = None,
     devices: Devices | None = None,
-) -> Posterior:
+) -> tuple[Posterior, Gaussian | None]:
     """Train stacked flows, choose or mix, judge, and wrap up.
+
+    With the posterior come Gaussians where mass was found that it misses.
 
     Flows are trained each by itself; one mixture, stacked like them, is trained as a whole. Training ends early where
     its first cycle does not come within `goal` nats of the posterior. `probes` tell of modes that the flows may miss,
@@ -230,17 +226,8 @@ def train_and_judge(
             if seen is None or seen.trainee is not trained.trainee:
                 seen = look_at(trained.trainee)
             spread = _spread(target, devices)
-            diagnostics = seen.judge(seen.missing)
-            if probes is not None and np.isfinite(diagnostics.log_evidence):
-                elsewhere = mass_elsewhere(probes, spread, seen.draws, diagnostics.log_evidence, choice_key)
-                if elsewhere > (seen.missing or 0.0):
-                    diagnostics = seen.judge(elsewhere)
-            thorough = diagnostics.verdict == "poor" and done >= MIN_STEPS_THOROUGH
-            thorough = thorough and deadline.allows_stage(THOROUGH_SECONDS)
-            start = None if probes is None else probes.at(0)
-            endless = find_endless(seen.distribution, spread, seen.draws, seen.log_weights, judge_key, thorough, start)
-            if endless is not None:
-                diagnostics = say_improper(diagnostics, *endless)
+            evidence = Evidence(seen, spread, settings, probes if devices is None else None, done)
+            diagnostics, places = final_judgment(evidence, deadline, (choice_key, judge_key))
     if interruption.heard and not interrupted:  # while it was judged
         interrupted = True
         _warn_interrupted(done_before + done)
@@ -258,7 +245,8 @@ def train_and_judge(
     chosen["training_gradients"] = done * gradients_per_step(trained.trainee.flow, settings.num_particles)
     if earlier is not None:
         chosen["training_gradients"] += earlier.settings.get("training_gradients", 0)
-    return Posterior(seen.distribution, target.layout, target.model, diagnostics, history, chosen, refiner)
+    posterior = Posterior(seen.distribution, target.layout, target.model, diagnostics, history, chosen, refiner)
+    return posterior, places
 
 
 def describe_run(

@@ -16,6 +16,7 @@ from bernflow.fit import joint
 from bernflow.fit.batches import Batches
 from bernflow.fit.deadline import Deadline, Pace
 from bernflow.fit.devices import Devices, check_batches
+from bernflow.fit.elsewhere import Fit, look_elsewhere
 from bernflow.fit.engine import describe_run, initial_flows, num_starts, say_out_of_time, train_and_judge
 from bernflow.fit.evaluation import NUM_DIAGNOSTIC_DRAWS, num_diagnostic_draws, weigh
 from bernflow.fit.judging import DIAGNOSTIC_PRECISION, cast
@@ -174,6 +175,10 @@ def fit_jointly(
                 num = pace.num_draws(num_diagnostic_draws(spread.model, dim=spread.dim))
                 draws, log_weights = weigh(flow, spread, final_key, num)
                 diagnostics = judge(log_weights, num_failed_steps=skipped)
+                if diagnostics.verdict != "poor":
+                    fit = Fit(flow, draws, num, diagnostics.log_evidence)
+                    search = look_elsewhere(fit, spread, settings, None, final_key)
+                    diagnostics = judge(log_weights, elsewhere=search.elsewhere, num_failed_steps=skipped)
                 endless = find_endless(flow, spread, draws, log_weights, final_key)
                 if endless is not None:
                     diagnostics = say_improper(diagnostics, *endless)
@@ -185,7 +190,7 @@ def fit_jointly(
     given_network = dataclasses.replace(settings, steps=None)
     flow_keys = spawn(final_key, 3)
     flows, probes = initial_flows(frozen, given_network, flow_keys[0], flow_keys[1], devices)
-    posterior = train_and_judge(
+    posterior, _ = train_and_judge(
         frozen,
         given_network,
         flows,

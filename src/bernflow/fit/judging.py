@@ -7,6 +7,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Key
 
+from bernflow.diagnostics.elsewhere import Elsewhere
 from bernflow.diagnostics.verdict import Diagnostics, judge
 from bernflow.fit import modes
 from bernflow.fit.chunk import Trainee, num_stacked
@@ -46,11 +47,15 @@ class Look(NamedTuple):
         """Number of training steps of the best restart that were not finite."""
         return int(np.asarray(self.trainee.num_skipped)[self.best])
 
-    def judge(self, missing_mass: float | None = None) -> Diagnostics:
-        """Return the verdict for a given share of missing mass."""
+    def judge(self, missing_mass: float | None = None, elsewhere: Elsewhere | None = None) -> Diagnostics:
+        """Return the verdict, given what other restarts and a search elsewhere have found."""
         parts = self.distribution.components if isinstance(self.distribution, Mixture) else (self.distribution,)
         return judge(
-            self.log_weights, missing_mass=missing_mass, num_parts=len(parts), num_failed_steps=self.num_skipped
+            self.log_weights,
+            missing_mass=missing_mass,
+            elsewhere=elsewhere,
+            num_parts=len(parts),
+            num_failed_steps=self.num_skipped,
         )
 
 

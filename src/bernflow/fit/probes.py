@@ -5,10 +5,13 @@ there is a mode near them, and the Gaussian that each has found is a probe: impo
 lies in its ellipsoid, and counting tells how many draws of the fit lie there. That needs no inverse of the flow.
 """
 
+from collections.abc import Sequence
+
 import jax
 import numpy as np
 from jaxtyping import Array, Float, Key
 
+from bernflow.diagnostics.elsewhere import Found, nothing
 from bernflow.fit.modes import distinct_places, radius
 from bernflow.fit.start import Gaussian
 from bernflow.flows.base import LOG_2PI
@@ -26,39 +29,64 @@ SMALLEST_PROMISE = -10.0
 COVERED = 0.1
 
 
-def mass_elsewhere(
+def missed_modes(
     probes: Gaussian, target: Target, draws: Float[np.ndarray, "s p"], log_evidence: float, key: Key[Array, ""]
-) -> float:
-    """Estimate the share of the posterior mass that lies around a probe and is not among the draws of a fit.
+) -> tuple[Found, Gaussian | None]:
+    """Estimate the posterior mass that lies around a probe and is not among the draws of a fit.
 
     Args:
-        probes: Gaussians with their ELBO, leading axis: probes.
+        probes: Gaussians with their ELBO, the best first, leading axis: probes.
         target: the posterior.
         draws: draws of the fit.
         log_evidence: log of the mass that the fit has found.
         key: makes the draws of the probes.
+
+    Returns:
+        The mass, and the probes around which it lies.
     """
-    missed: list[float] = []
+    missed: list[tuple[int, Gaussian, Found]] = []
     for count, i in enumerate(distinct_places(probes)):
         if not float(probes.elbo[i]) > log_evidence + SMALLEST_PROMISE:
             continue
         probe = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), probes.at(i))
-        held = float(np.mean(np.sum(probe.whiten(draws) ** 2, -1) < radius(len(probe.loc))))
+        held = float(np.mean(_inside(probe, draws)))
         if held >= COVERED:  # whatever the share of the mass: it is at most 1
             continue
-        log_mass = _log_mass_inside(target, probe, nth(key, count))
-        if held < COVERED * np.exp(log_mass - np.logaddexp(log_evidence, log_mass)):
-            missed.append(log_mass)
-    total = np.logaddexp.reduce([log_evidence, *missed])
-    return float(np.clip(np.sum(np.exp(np.array(missed) - total)), 0.0, 1.0))
+        found = _mass_inside(target, probe, log_evidence, nth(key, count))
+        if held < COVERED * found.share:
+            missed.append((i, probe, found))
+    if not missed:
+        return nothing(target.dim), None
+    points = np.concatenate([found.points for _, _, found in missed])
+    log_mass = np.concatenate([found.log_mass for _, _, found in missed])
+    # What lies in several ellipsoids counts once.
+    times = sum(_inside(probe, points).astype(float) for _, probe, _ in missed)
+    return Found(points, log_mass - np.log(np.maximum(times, 1.0))), probes.at(np.array([i for i, _, _ in missed]))
 
 
-def _log_mass_inside(target: Target, probe: Gaussian, key: Key[Array, ""]) -> float:
-    """Estimate the log of the unnormalised posterior mass in the ellipsoid of a Gaussian by its draws."""
+def stack(gaussians: Sequence[Gaussian]) -> Gaussian:
+    """Join several stacks of Gaussians, on the host."""
+    return jax.tree.map(lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves]), *gaussians)
+
+
+def ranked(gaussians: Gaussian) -> Gaussian:
+    """Return the Gaussians of a stack by their ELBO, the highest first, without those that have none."""
+    order = np.argsort(-np.nan_to_num(gaussians.elbo, nan=-np.inf), kind="stable")
+    return gaussians.at(order[np.isfinite(gaussians.elbo[order])])
+
+
+def _inside(probe: Gaussian, points: Float[np.ndarray, "s p"]) -> np.ndarray:
+    """Tell which points lie in the ellipsoid of a Gaussian."""
+    return np.sum(probe.whiten(points) ** 2, -1) < radius(len(probe.loc))
+
+
+def _mass_inside(target: Target, probe: Gaussian, log_evidence: float, key: Key[Array, ""]) -> Found:
+    """Estimate the posterior mass in the ellipsoid of a Gaussian by its draws."""
     dim = len(probe.loc)
-    num = NUM_DRAWS if is_dense(dim) else MAX_NUMBERS // dim
-    z = generator(key).standard_normal((max(num, MIN_DRAWS), dim))
+    num = max(NUM_DRAWS if is_dense(dim) else MAX_NUMBERS // dim, MIN_DRAWS)
+    z = generator(key).standard_normal((num, dim))
     log_g = -0.5 * np.sum(z**2 + LOG_2PI, -1) - probe.log_det()
-    log_p = sampling.log_density(target.layout, target.model, probe.color(z))
+    x = probe.color(z)
+    log_p = sampling.log_density(target.layout, target.model, x)
     inside = (np.sum(z**2, -1) < radius(dim)) & np.isfinite(log_p)
-    return float(np.logaddexp.reduce((log_p - log_g)[inside], initial=-np.inf) - np.log(len(z)))
+    return Found(x[inside], (log_p - log_g)[inside] - np.log(num) - log_evidence)

@@ -86,6 +86,7 @@ def find_endless(
     key: Key[Array, ""],
     thorough: bool = False,
     start: Gaussian | None = None,
+    ran_away: bool = False,
 ) -> Endless | None:
     """Return the parameters along which the density does not fall; None where it falls everywhere that was looked.
 
@@ -98,13 +99,14 @@ def find_endless(
         thorough: look along curved rays, too, which takes a compilation.
         start: the Gaussian that the fit began with. It comes from exact second derivatives, so that its rays stay on a
             ridge for longer.
+        ran_away: whether the fit is known to be where numbers are no longer resolved.
     """
     log_weights = log_weights[: len(draws)]
     usable = np.isfinite(draws).all(1) & np.isfinite(log_weights)
     core = _core(draws[usable])
     log_evidence = np.logaddexp.reduce(log_weights[usable]) - np.log(len(log_weights)) if len(core) else 0.0
     reach, furthest = np.zeros(target.dim), 0.0
-    ran_away = np.mean(usable) < MIN_USABLE
+    ran_away |= bool(np.mean(usable) < MIN_USABLE)
     for noise, push, is_of_fit, stretch in _maps(distribution, core, ran_away, start, key):
         rays = _make_rays(noise, stretch)
         until = _until(push, rays, target, log_evidence if is_of_fit else None)

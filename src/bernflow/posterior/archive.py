@@ -119,10 +119,11 @@ def _parse(manifest: dict[str, Any], arrays: dict[str, np.ndarray]) -> Record:
 
 def _diagnostics(spec: dict[str, Any]) -> Diagnostics:
     """Rebuild the figures; a word in the place of a number would only be met when they are shown."""
-    improper = spec["improper"]
-    words = {"improper": improper, **{name: str(spec[name]) for name in ("verdict", "status")}}
-    if not isinstance(improper, str | None):
-        raise TypeError(f"the parameters of improper mass are {improper!r}")
+    words = {"improper": spec["improper"], "looked": spec.get("looked")}
+    for name, value in words.items():
+        if not isinstance(value, str | None):
+            raise TypeError(f"{name} is {value!r}")
+    words |= {name: str(spec[name]) for name in ("verdict", "status")}
     if words["verdict"] not in VERDICTS:
         raise ValueError(f"the verdict is {words['verdict']!r}")
     counts = {name: int(spec[name]) for name in ("num_draws", "num_nonfinite")}

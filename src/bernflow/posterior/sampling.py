@@ -110,6 +110,11 @@ def prepare(flow: AbstractFlow, layout: AbstractLayout, model: AbstractModel) ->
     noise_block.prepare(flow, as_key(0))
 
 
+@filter_jit
+def _log_q_block(distribution: AbstractDistribution, x: Float[Array, "s p"]) -> Float[Array, " s"]:
+    return distribution.log_prob(x)
+
+
 def _effort(model: AbstractModel) -> Effort:
     return Effort.LIGHT if num_rows(model) <= MANY_ROWS else Effort.WIDE
 
@@ -170,6 +175,12 @@ def log_density(layout: AbstractLayout, model: AbstractModel, x: np.ndarray) -> 
     """Evaluate the unnormalised log posterior density on R^p."""
     block = log_density_block.with_effort(_effort(model))
     return in_blocks(lambda part, _: block(layout, model, part), x, density_block(model, x.shape[-1]))
+
+
+def log_q(distribution: AbstractDistribution, x: np.ndarray) -> np.ndarray:
+    """Evaluate log q on R^p; -inf where the inverse overflows."""
+    found = in_blocks(lambda part, _: _log_q_block(distribution, part), x, block_of(distribution.dim))
+    return np.where(np.isnan(found), -np.inf, found)
 
 
 def log_prob(distribution: AbstractDistribution, layout: AbstractLayout, theta: dict[str, np.ndarray]) -> np.ndarray:

@@ -7,8 +7,8 @@ from bernflow.report.material import Material
 
 SIMPLE_FAMILIES = ("gaussian", "gaussian-fullrank", "student-t", "bernstein-meanfield")
 MORE_MODES = (
-    "A mode that no draw has reached leaves no trace in the weights. Where you expect several, fit with `restarts=8`, "
-    "which looks for them."
+    "A mode that no draw, heated draw or path has reached leaves no trace. Where you expect several, fit with "
+    "`restarts=8`, which looks for more of them."
 )
 EXACT = "For exact draws, run `post.to_nuts()`: NUTS that starts from this fit and is preconditioned by it."
 # A rise of the ELBO counts as one from so many standard errors and nats on.

@@ -53,7 +53,7 @@ def _figures(d: Diagnostics) -> str:
         ("Judged by", f"{d.num_draws:,}", "", "fresh draws"),
     ]
     if d.missing_mass is not None:
-        tiles.append(("Missing mass", f"{100 * d.missing_mass:.1f} %", "", "in modes that other starts found"))
+        tiles.append(("Missing mass", f"{100 * d.missing_mass:.1f} %", "", "found elsewhere and not covered"))
     parts = (
         f'<div><dt>{name}</dt><dd class="value">{value}{f" <small>± {error}</small>" if error else ""}</dd>'
         f'<dd class="note">{note}</dd></div>'

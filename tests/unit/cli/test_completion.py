@@ -43,7 +43,7 @@ def test_bash_completes_commands_options_values_and_files(capsys, tmp_path):
     assert complete("fit", "--seed", "") == []
     assert complete("reproduce", "--model", "") == ["m1", "m2", "m3"]
     assert complete("doctor", "--j") == ["--json"]
-    assert complete("benchmark", "a") == ["accuracy"]
+    assert complete("benchmark", "a") == ["accuracy", "adversarial"]
     assert complete("benchmark", "accuracy", "--tier", "") == ["full", "quick"]
 
 
@@ -60,7 +60,7 @@ def test_fish_completes_commands_options_and_values(capsys, tmp_path):
     assert complete("bernflow re") == ["report", "reproduce"]
     assert complete("bernflow fit --see") == ["--seed"]
     assert complete("bernflow reproduce --model ") == ["m1", "m2", "m3"]
-    assert complete("bernflow benchmark a") == ["accuracy"]
+    assert complete("bernflow benchmark a") == ["accuracy", "adversarial"]
 
 
 # A terminal of its own, in which Tab lists what there is.
@@ -83,7 +83,7 @@ while zpty -r -t shell line; do print -r -- $line; done
         ("bernflow re", ["report -- write a page", "reproduce -- run the paper's"]),
         ("bernflow fit --see", ["--seed -- random seed"]),
         ("bernflow reproduce --model ", ["m1", "m2", "m3"]),
-        ("bernflow benchmark ", ["accuracy", "speed"]),
+        ("bernflow benchmark ", ["accuracy", "adversarial", "speed"]),
     ],
 )
 def test_zsh_completes_commands_options_and_values(capsys, tmp_path, line, words):

@@ -5,20 +5,25 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bernflow.fit.automatic import _better, _may_mix
+from bernflow.fit.automatic import _better, _may_mix, _with_missed
 from bernflow.fit.start import Gaussian
 
 TWO_PLACES = Gaussian(np.array([[0.0, 0.0], [9.0, 9.0]]), np.stack([np.eye(2)] * 2), np.array([-10.0, -10.5]))
 ONE_PLACE = Gaussian(np.zeros((2, 2)), np.stack([np.eye(2)] * 2), np.array([-10.0, -10.0]))
 
 
-def may_mix(verdict, left, probes=TWO_PLACES, missing=None, improper=None, steps=None, dim=11):
+def may_mix(verdict, left, probes=TWO_PLACES, missing=None, effect=None, improper=None, steps=None, dim=11):
     """Ask about a fit that is `left` nats from the posterior as far as its weights tell."""
     settings = SimpleNamespace(components=None, restarts=1, steps=steps, family=SimpleNamespace(mixes=True))
     judged = SimpleNamespace(
-        verdict=verdict, log_evidence=-10.0, elbo=-10.0 - left, missing_mass=missing, improper=improper
+        missing_effect=effect,
+        verdict=verdict,
+        log_evidence=-10.0,
+        elbo=-10.0 - left,
+        missing_mass=missing,
+        improper=improper,
     )
-    posterior = SimpleNamespace(diagnostics=judged, settings={"interrupted": False})
+    posterior = SimpleNamespace(diagnostics=judged, settings={"interrupted": False, "out_of_time": False})
     return _may_mix(settings, SimpleNamespace(dim=dim), posterior, probes)
 
 
@@ -35,6 +40,8 @@ def may_mix(verdict, left, probes=TWO_PLACES, missing=None, improper=None, steps
         # What is left is less than what a mixture must gain.
         ({"verdict": "usable", "left": 0.005}, False),
         ({"verdict": "usable", "left": 0.005, "missing": 0.2}, True),
+        # Only moments notice so little mass: a mixture would not be taken.
+        ({"verdict": "usable", "left": 0.5, "missing": 0.002, "effect": 2.0}, False),
         # Weights that cannot be relied upon do not tell what is left.
         ({"verdict": "poor", "left": 0.005}, True),
         ({"verdict": "poor", "left": 0.5, "improper": "x"}, False),
@@ -45,14 +52,34 @@ def test_when_a_mixture_is_tried(case, expected):
 
 
 @pytest.mark.parametrize(
-    ("elbos", "chosen"), [((-1.0, -0.5), 1), ((-1.0, -0.995), 0), ((-1.0, np.nan), 0), ((np.nan, -1.0), 1)]
+    ("elbos", "missing", "chosen"),
+    [
+        ((-1.0, -0.5), (0.0, 0.0), 1),
+        ((-1.0, -0.995), (0.0, 0.0), 0),
+        ((-1.0, np.nan), (0.0, 0.0), 0),
+        ((np.nan, -1.0), (0.0, 0.0), 1),
+        # The second covers mass that the first misses, and that is worth little.
+        ((-1.0, -0.995), (0.02, 0.0), 1),
+        ((-1.0, -1.1), (0.02, 0.0), 0),
+        ((-1.0, -0.995), (0.02, 0.02), 0),
+    ],
 )
-def test_of_two_fits_the_better_is_taken_with_what_both_took(elbos, chosen):
-    taken = {"steps": 10, "training_gradients": 320, "interrupted": False}
+def test_of_two_fits_the_better_is_taken_with_what_both_took(elbos, missing, chosen):
+    taken = {"steps": 10, "training_gradients": 320, "interrupted": False, "out_of_time": False}
     fits = [
-        SimpleNamespace(diagnostics=SimpleNamespace(elbo=elbo), settings=dict(taken, interrupted=i == 1))
-        for i, elbo in enumerate(elbos)
+        SimpleNamespace(
+            diagnostics=SimpleNamespace(elbo=elbos[i], missing_mass=missing[i], missing_effect=0.0, verdict="good"),
+            settings=dict(taken, interrupted=i == 1),
+        )
+        for i in range(2)
     ]
     best = _better(*fits)
     assert best is fits[chosen]
-    assert best.settings == {"steps": 20, "training_gradients": 640, "interrupted": True}
+    assert best.settings == dict(taken, steps=20, training_gradients=640, interrupted=True)
+
+
+def test_a_mixture_begins_where_mass_was_missed():
+    missed = Gaussian(np.array([[30.0, 30.0]]), np.eye(2)[None], np.array([-np.inf]))
+    starts, places = _with_missed(TWO_PLACES, [0, 1], missed)
+    assert starts.loc[places].tolist() == [[0.0, 0.0], [30.0, 30.0], [9.0, 9.0]]
+    assert _with_missed(TWO_PLACES, [0, 1], None) == (TWO_PLACES, [0, 1])

@@ -11,7 +11,7 @@ from scipy import stats
 
 import bernflow as bf
 from bernflow.fit.modes import CrossDensities, choose_parts, distinct_starts, merge, missing_mass
-from bernflow.fit.probes import mass_elsewhere
+from bernflow.fit.probes import missed_modes
 from bernflow.fit.start import Gaussian
 from bernflow.flows.affine import DiagonalAffine
 from bernflow.flows.gaussian import LocationScale
@@ -161,10 +161,11 @@ def test_a_fit_that_holds_the_mass_around_every_probe_misses_nothing():
     offset = np.array([DISTANCE / 2, 0.0])
     left, right = normal - offset, normal + offset
     both = np.concatenate([left, right])
-    assert mass_elsewhere(probes, target, both, np.log(2 * np.pi), jax.random.key(0)) == 0.0
-    missed = mass_elsewhere(probes, target, left, np.log(np.pi), jax.random.key(0))
+    assert missed_modes(probes, target, both, np.log(2 * np.pi), jax.random.key(0))[1] is None
+    found, places = missed_modes(probes, target, left, np.log(np.pi), jax.random.key(0))
+    assert np.asarray(places.loc).tolist() == [[DISTANCE / 2, 0.0]]
     # The ellipsoid holds all but 0.7 % of the mode, and 1,000 weights are constant.
-    assert missed == pytest.approx(0.5, abs=0.01)
+    assert found.share == pytest.approx(0.5, abs=0.01)
 
 
 def test_a_mixture_covers_both_modes_with_their_weights():

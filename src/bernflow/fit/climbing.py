@@ -1,0 +1,76 @@
+"""Newton paths from where the model says that mass may be: its prior, far out, and the best of heated draws."""
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from bernflow.fit.heated import Heated
+from bernflow.fit.probes import ranked, stack
+from bernflow.fit.settings import Settings
+from bernflow.fit.start import Gaussian
+from bernflow.fit.wide_start import finder
+from bernflow.fit.work import SMALL, effort_for_start, work
+from bernflow.keys import generator, nth
+from bernflow.precision import use_precision
+from bernflow.preflight import prior_draws
+from bernflow.target import Target
+
+# Paths, where the density is little work, and where it is more or has loops.
+NUM_PATHS, NUM_PATHS_OF_MORE_WORK = 64, 16
+# In more dimensions a path takes long; there are half as many for each doubling.
+FEW_DIM = 10
+# Draws of the prior are spread around their center so many times as far as they are.
+PRIOR_SPREADS = (1.0, 1.0, 3.0, 10.0)
+# Without a prior: normal draws of a standard deviation between 1 and this.
+WIDEST = 100.0
+
+
+def climb(
+    target: Target, settings: Settings, probes: Gaussian, heated: Heated, key: Key[Array, ""]
+) -> tuple[Gaussian, int, str]:
+    """Return probes with those that more paths have found, the best first, the number of all, and their origin.
+
+    Args:
+        target: the posterior.
+        settings: those of the fit, which has compiled the search for a start.
+        probes: what the paths of the start have found.
+        heated: heated draws of the fit.
+        key: makes the starts.
+    """
+    batch = len(probes.loc)
+    num = num_paths(target) // batch
+    found = [probes]
+    find = finder(target.dim).with_effort(effort_for_start(target))
+    with use_precision(settings.precision):
+        points, has_prior = _points(target, heated, num, batch, key)
+        for i, part in enumerate(points):
+            found.append(jax.tree.map(np.asarray, find(target, part, nth(key, i + 1))))
+    kind = ", some of them draws of the prior" if has_prior and num else ""
+    return ranked(stack(found)), (num + 1) * batch, kind
+
+
+def num_paths(target: Target) -> int:
+    """Choose the number of paths by what one costs."""
+    most = NUM_PATHS if work(target) < SMALL else NUM_PATHS_OF_MORE_WORK
+    return int(most / max(1.0, target.dim / FEW_DIM))
+
+
+def _points(
+    target: Target, heated: Heated, num: int, batch: int, key: Key[Array, ""]
+) -> tuple[list[Float[np.ndarray, "k p"]], bool]:
+    """Return batches of starts: in turn from the prior, or from far out without one, and from heated draws."""
+    random = generator(key)
+    total = num * batch
+    outer = np.geomspace(1.0, WIDEST, max(total, 2))[:total, None] * random.standard_normal((total, target.dim))
+    has_prior = False
+    drawn = prior_draws(target, key, batch, num)
+    if drawn is not None and total:
+        has_prior, center = True, np.median(drawn, 0)
+        spread = np.resize(PRIOR_SPREADS, total)[:, None]
+        outer = center + spread * (drawn[np.arange(total) % len(drawn)] - center)
+    best = np.argsort(-np.where(heated.missed, heated.log_mass, heated.log_mass - 1e3))
+    half = total // 2
+    order = np.concatenate([best[: half // 2], random.permutation(len(best))])[: total - half]
+    points = np.concatenate([outer[:half], heated.points[order], outer[half:]])[:total]
+    points = points[random.permutation(total)] if total else points
+    return [points[i * batch : (i + 1) * batch] for i in range(num)], has_prior
