@@ -21,6 +21,7 @@ from bernflow.models.base import AbstractJointModel, AbstractMappedModel, Abstra
 from bernflow.models.inputs import Opaque, is_data
 from bernflow.models.numpyro import NumPyroModel
 from bernflow.placement import DATA, PARTICLES
+from bernflow.precision import use_precision
 
 # What users call the axes.
 AXES = ("data", "particles")
@@ -131,10 +132,15 @@ class Devices:
         """Return an identity of the whole fit, the same in every process, from that of each with its own rows."""
         if not self.own_rows:
             return identity
-        digests = multihost_utils.process_allgather(np.frombuffer(bytes.fromhex(identity["data"]), np.uint8))
-        values = multihost_utils.process_allgather(np.array(identity["log_density"], float))
-        total = hashlib.sha256(np.asarray(digests, np.uint8).tobytes()).hexdigest()
-        return {**identity, "data": total, "log_density": [repr(float(value)) for value in np.sum(values, 0)]}
+        common = dict(identity)
+        for name in ("data", "code_or_constants"):  # a model may hold its number of rows, which differs, too
+            digests = multihost_utils.process_allgather(np.frombuffer(bytes.fromhex(identity[name]), np.uint8))
+            common[name] = hashlib.sha256(np.asarray(digests, np.uint8).tobytes()).hexdigest()
+        terms = identity["log_density"]
+        with use_precision("float64"):
+            values = np.sum(multihost_utils.process_allgather(np.array([*terms.values()], float)), 0)
+        common["log_density"] = {name: [repr(float(v)) for v in row] for name, row in zip(terms, values, strict=True)}
+        return common
 
     def _spread_declarative(self, model: Model) -> Model:
         counts = self.counts(model.num_rows())

@@ -1,6 +1,7 @@
 """A fit that survives its process: checkpoints in a folder, and the finished posterior."""
 
 import os
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,6 +28,8 @@ from bernflow.sealed import checksum_of, read_sealed, sealed_text
 
 POSTERIOR, FINISHED = "posterior.bernflow", "finished.json"
 RECORD = "record"
+# Files of ours that were being written, by the names that `files.sibling` gives; others are the user's.
+UNFINISHED = re.compile(rf"\.({re.escape(POSTERIOR)}|{re.escape(FINISHED)}|trial|[a-z0-9]+-[01]\.npz)\.[0-9a-f]{{32}}\.part")
 
 
 class Resumption:
@@ -42,8 +45,9 @@ class Resumption:
         self._identity = identity
         # One process of several writes; all read.
         self._writes = jax.process_index() == 0
-        for leftover in self.folder.glob(".*.part") if self._writes else ():
-            leftover.unlink(missing_ok=True)  # a process was killed while it wrote
+        for leftover in self.folder.iterdir() if self._writes else ():
+            if UNFINISHED.fullmatch(leftover.name) and not leftover.is_dir():  # a process was killed while it wrote
+                leftover.unlink(missing_ok=True)
 
     def loop(self, name: str = "flow") -> "LoopMemory":
         """Return the memory of the training of a flow, or of several, on all rows."""

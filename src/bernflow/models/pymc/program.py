@@ -9,6 +9,7 @@ import numpy as np
 
 from bernflow.errors import ModelError
 from bernflow.models.inputs import Opaque
+from bernflow.models.pymc.described import described
 from bernflow.models.pymc.graphs import JaxGraph, Sampler, host_function, quiet
 from bernflow.models.pymc.parts import Parts, dissect
 from bernflow.models.pymc.transforms import is_half_line, unconstraining
@@ -75,6 +76,13 @@ class Program:
         self.x = [_forward(rv, rv, self.transforms[rv]).type() for rv in self.free]
         self._graphs: dict[Any, JaxGraph] = {}
         self._samplers: dict[str, Sampler] = {}
+
+    def identity_parts(self) -> tuple[Any, ...]:
+        """Return what the density depends on but for the data, see `fingerprint`."""
+        symbols = [*self.x, *self.theta, *self.sources.values(), *self.dim_lengths.values()]
+        with quiet():
+            graphs = described([*self._outputs("constrain"), *self._outputs("terms")], symbols)
+        return self.term_names, tuple(self.sources), graphs
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -94,6 +94,13 @@ def is_bridgestan(model: Any) -> bool:
     return not isinstance(model, type) and all(callable(getattr(model, method, None)) for method in METHODS)
 
 
+def origin_of(model: Any) -> tuple[Any, ...]:
+    """Return what BridgeStan tells of program and data; it does not tell everything."""
+    told = [getattr(model, name, None) for name in ("data_path", "model_data", "seed")]
+    name = model.name() if callable(getattr(model, "name", None)) else None
+    return tuple(value for value in (name, *told) if isinstance(value, str | int))
+
+
 def _gradient(model: Any, x: np.ndarray, jacobian: bool = True) -> tuple[float, np.ndarray]:
     value, gradient = model.log_density_gradient(x, propto=False, jacobian=jacobian)
     return float(value), np.array(gradient)

@@ -60,13 +60,13 @@ def from_stan(
     handle, said = library.new(json, seed)
     if handle == 0:
         raise ModelError(_blame_data(program.name, said, inputs))
-    return StanModel(Instance(library, handle, callback), to_arrays(known))
+    return StanModel(Instance(library, handle, callback, (translation.cpp, json, int(seed))), to_arrays(known))
 
 
 def _from_bridgestan(model: Any, data: Any) -> StanModel:
     if data is not None:
         raise ArgumentError("from_stan: a bridgestan.StanModel was given with data: expected none, it holds its own.")
-    return StanModel(Instance(bridge.ENGINE, bridge.ENGINE.new(model)), {})
+    return StanModel(Instance(bridge.ENGINE, bridge.ENGINE.new(model), origin=bridge.origin_of(model)), {})
 
 
 def _read_program(model: Any) -> Program:

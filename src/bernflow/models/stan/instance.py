@@ -75,13 +75,15 @@ class Instance:
         derived: transformed parameters and generated quantities; places count from the end of the parameters.
         num_transformed: how many of the derived variables are transformed parameters.
         sizes: unconstrained dimensions of every parameter.
+        origin: what program and data are, whatever compiled them.
     """
 
-    def __init__(self, engine: Engine, handle: int, use_callback: bool = False):
+    def __init__(self, engine: Engine, handle: int, use_callback: bool = False, origin: Sequence[Any] = ()):
         self._finalizer = weakref.finalize(self, engine.free, handle)
         self._finalizer.atexit = False  # the operating system is quicker
         self.engine = engine
         self.handle = handle
+        self.origin = tuple(origin)
         self.use_callback = use_callback or engine.target is None
         flat = [engine.names(handle, which) for which in range(4)]
         self.num_theta = len(flat[0])
@@ -101,6 +103,10 @@ class Instance:
 
     def __hash__(self) -> int:
         return hash(self._signature)
+
+    def identity_parts(self) -> tuple[Any, ...]:
+        """Return what the density depends on, see `fingerprint`."""
+        return self.origin, [(v.name, v.shape) for v in (*self.parameters, *self.derived)]
 
     def __copy__(self) -> "Instance":
         return self  # a second owner of the handle would not keep it alive
