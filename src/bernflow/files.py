@@ -4,6 +4,7 @@ import errno
 import json
 import math
 import os
+import stat
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +15,8 @@ import numpy as np
 
 from bernflow.errors import FileWriteError
 
+# Bytes of a description in JSON.
+MAX_DESCRIPTION = 2**26
 SPACE = "free some space on that disk, or choose another one"
 RIGHTS = "choose a folder that you may write to"
 ADVICE = {
@@ -64,6 +67,26 @@ def ensure_writable(folder: str | os.PathLike) -> Path:
 def json_text(value: Any) -> str:
     """Return strict JSON of plain and NumPy values; numbers that JSON lacks become text ("inf", "nan")."""
     return json.dumps(_jsonable(value), indent=1, allow_nan=False) + "\n"
+
+
+def check_plain(path: Path) -> None:
+    """Refuse what is neither a file nor a folder of files: links and pipes lead elsewhere.
+
+    Raises:
+        ValueError: if it is something else.
+    """
+    for part in (path, *path.rglob("*")) if path.is_dir() else (path,):
+        mode = part.lstat().st_mode
+        if not (stat.S_ISREG(mode) or (stat.S_ISDIR(mode) and path.is_dir())):
+            raise ValueError(f"{part.name} is a link, or neither a file nor a folder")
+
+
+def read_plain(path: Path, limit: int = MAX_DESCRIPTION) -> bytes:
+    """Read a description that anybody may have written: a file, no link, and not too large."""
+    check_plain(path)
+    if path.stat().st_size > limit:
+        raise ValueError(f"{path.name} has {path.stat().st_size:,} bytes")
+    return path.read_bytes()
 
 
 @contextmanager

@@ -206,7 +206,7 @@ class _Reader:
 
 
 def _without_caches(cls: type, state: Any) -> Any:
-    """Leave out attributes that a descriptor of the class computes when it is first asked, as `cached_property` does."""
+    """Leave out attributes that the class computes when they are first asked for, as by `cached_property`."""
     if not isinstance(state, dict):
         return state
     return {name: part for name, part in state.items() if not _is_computed(getattr(cls, str(name), None))}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bernflow.files import json_text
+from bernflow.files import json_text, read_plain
 
 SEAL = "seal"
 
@@ -25,7 +25,7 @@ def read_sealed(path: Path) -> dict[str, Any]:
         ValueError: if it is not what was written.
     """
     try:
-        value = dict(json.loads(path.read_bytes()))
+        value = dict(json.loads(read_plain(path)))
         seal = value.pop(SEAL)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(f"{path.name} is not JSON with a checksum: {type(error).__name__}: {error}") from error

@@ -29,7 +29,7 @@ from bernflow.sealed import checksum_of, read_sealed, sealed_text
 POSTERIOR, FINISHED = "posterior.bernflow", "finished.json"
 RECORD = "record"
 # Files of ours that were being written, by the names that `files.sibling` gives; others are the user's.
-UNFINISHED = re.compile(rf"\.({re.escape(POSTERIOR)}|{re.escape(FINISHED)}|trial|[a-z0-9]+-[01]\.npz)\.[0-9a-f]{{32}}\.part")
+UNFINISHED = re.compile(r"\.(posterior\.bernflow|finished\.json|trial|[a-z0-9]+-[01]\.npz)\.[0-9a-f]{32}\.part")
 
 
 class Resumption:

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bernflow.errors import ArgumentError, BernflowError, FileFormatError
-from bernflow.files import json_text
+from bernflow.files import check_plain, json_text, read_plain
 from bernflow.fit import load
 from bernflow.folders import write_folder
 from bernflow.posterior import Posterior
 from bernflow.runs.draws import tabulate, take_draws, write_csv
+from bernflow.runs.untrusted import check_table
 from bernflow.sealed import checksum_of, read_sealed, sealed_text
 from bernflow.versions import version_of
 
@@ -155,8 +156,10 @@ def read_run(folder: str | os.PathLike) -> Run:
     folder = Path(folder)
     manifest = _read_manifest(folder)
     try:
+        path = _verified(folder, manifest, SUMMARY)
+        check_table(path)
         # As text first: not every version of pandas reads all digits.
-        table = pd.read_csv(_verified(folder, manifest, SUMMARY), index_col="name", dtype=str, keep_default_na=False)
+        table = pd.read_csv(path, index_col="name", dtype=str, keep_default_na=False)
         diagnostics = json.loads(_verified(folder, manifest, DIAGNOSTICS).read_text(encoding="utf-8"))
         return Run(folder, manifest, table.astype(float), diagnostics)
     except FileFormatError:
@@ -216,7 +219,7 @@ def _write_report(posterior: Posterior, path: Path, num: int, weighted: bool, no
 def _read_manifest(folder: Path) -> dict[str, Any]:
     try:
         # Before its checksum: what another version writes may have none.
-        stated = json.loads((folder / MANIFEST).read_bytes())
+        stated = json.loads(read_plain(folder / MANIFEST))
         if stated["format"] != FORMAT:
             raise ValueError(f"format {stated['format']!r}")
         version = int(stated["format_version"])
@@ -244,10 +247,12 @@ def _verified(folder: Path, manifest: Mapping[str, Any], name: str) -> Path:
     """Return the path of a file after a look at its checksum."""
     path = folder / name
     try:
-        if checksum_of(path) != manifest["sha256"].get(name):
-            raise _damaged(folder, f"the checksum of {name} is wrong")
-    except OSError as error:
+        check_plain(path)
+        checksum = checksum_of(path)
+    except (OSError, ValueError) as error:
         raise _damaged(folder, str(error)) from error
+    if checksum != manifest["sha256"].get(name):
+        raise _damaged(folder, f"the checksum of {name} is wrong")
     return path
 
 
@@ -259,7 +264,7 @@ def _files_of_others(folder: Path) -> list[str]:
     """List what lies in a folder and was not written by the run in it."""
     names = sorted(os.listdir(folder)) if folder.is_dir() else []
     try:
-        is_run = json.loads((folder / MANIFEST).read_bytes())["format"] == FORMAT
+        is_run = json.loads(read_plain(folder / MANIFEST))["format"] == FORMAT
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         is_run = False
     return [name for name in names if not (is_run and name in OURS)]

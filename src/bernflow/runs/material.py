@@ -1,5 +1,6 @@
 """What a report shows of a run, from its files alone: no model is loaded and nothing is executed."""
 
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from bernflow.posterior.archive import Record, read_record
 from bernflow.report.material import NUM_REPLICATES, Material, gather
 from bernflow.runs.draws import STATS, plain_name
 from bernflow.runs.folder import DRAWS, NETCDF, POSTERIOR, TREES, ZARR, Run, read_run
+from bernflow.runs.untrusted import check_hdf5, check_table, check_zarr
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -29,6 +31,7 @@ def material_of_run(folder: Path) -> Material:
     parts = _draws(run, record)
     if parts is None:
         return gather(run.load(), NUM_DRAWS, KEY, weighted=False)
+    _check_draws(run.folder, parts["draws"], record)
     weighted = bool(run.manifest.get("weighted"))
     if weighted:  # the weights of draws that were resampled tell nothing about the fit
         parts["log_weights"] = None
@@ -51,9 +54,11 @@ def material_of_run(folder: Path) -> Material:
 def _draws(run: Run, record: Record) -> dict[str, Any] | None:
     """Read draws and data in the format that tells most; None where there are none."""
     try:
-        for name, engine in ((TREES[NETCDF], "h5netcdf"), (TREES[ZARR], "zarr")):
+        for name, engine, check in ((TREES[NETCDF], "h5netcdf", check_hdf5), (TREES[ZARR], "zarr", check_zarr)):
             if run.has(name):
-                return _from_tree(run.file(name), engine, record)
+                path = run.file(name)
+                _check_shapes(check(path), run, record)
+                return _from_tree(path, engine, record)
         if run.has(DRAWS):
             return _from_csv(run.file(DRAWS), record)
     except FileFormatError:
@@ -61,6 +66,26 @@ def _draws(run: Run, record: Record) -> dict[str, Any] | None:
     except Exception as error:  # a file can make its parser raise almost anything
         raise FileFormatError(f"The draws of the run {run.folder} cannot be read ({error}): run it again.") from error
     return None
+
+
+def _check_shapes(shapes: Mapping[str, tuple[int, ...]], run: Run, record: Record) -> None:
+    """Compare what a file claims to hold with the number of draws and with the parameters, before any of it is read."""
+    num = int(run.manifest["draws"])
+    expected = {f"posterior/{site.name.replace('/', '.')}": (1, num, *site.shape) for site in record.sites}
+    for place, shape in expected.items():
+        if shapes.get(place) != shape:
+            raise ValueError(f"{place} has the shape {shapes.get(place)}, expected {shape}")
+
+
+def _check_draws(folder: Path, draws: Mapping[str, np.ndarray], record: Record) -> None:
+    """Make sure that there are draws of every parameter, of its shape, and as many of each."""
+    counts = {len(values) for values in draws.values()}
+    wrong = [s.name for s in record.sites if s.name not in draws or draws[s.name].shape[1:] != s.shape]
+    if wrong or len(counts) != 1 or any(values.dtype.kind not in "fiub" for values in draws.values()):
+        raise FileFormatError(
+            f"The draws of the run {folder} are not those of its parameters ({', '.join(wrong) or 'other numbers'}): "
+            "run it again."
+        )
 
 
 def _from_tree(path: Path, engine: str, record: Record) -> dict[str, Any]:
@@ -99,7 +124,8 @@ def _group(tree: "xr.DataTree", group: str) -> dict[str, np.ndarray]:
 def _from_csv(path: Path, record: Record) -> dict[str, Any]:
     import pandas as pd
 
-    table = pd.read_csv(path, comment="#")
+    check_table(path)
+    table = pd.read_csv(path, comment="#", dtype=np.float64)
     names = {plain_name(site.name): site.name for site in record.sites}
     columns: dict[str, dict[tuple[int, ...], np.ndarray]] = {}
     for column in table.columns:
@@ -112,8 +138,10 @@ def _from_csv(path: Path, record: Record) -> dict[str, Any]:
 
 
 def _assemble(parts: Mapping[tuple[int, ...], np.ndarray]) -> np.ndarray:
-    """Put the columns of one variable into their places."""
+    """Put the columns of one variable into their places, of which there is one for each."""
     shape = tuple(max(axis) + 1 for axis in zip(*parts, strict=True))
+    if min((min(index) for index in parts if index), default=0) < 0 or math.prod(shape) != len(parts):
+        raise ValueError(f"{len(parts)} columns claim to be an array of shape {shape}")
     values = np.full((len(next(iter(parts.values()))), *shape), np.nan)
     for index, column in parts.items():
         at: Any = (slice(None), *index)
