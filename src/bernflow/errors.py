@@ -1,5 +1,7 @@
 """Errors that say what was given, what was expected and what to do."""
 
+from bernflow.text import printable
+
 
 class BernflowError(Exception):
     """Base class of every error that bernflow raises on purpose.
@@ -11,6 +13,10 @@ class BernflowError(Exception):
         ...     print(type(error).__name__)
         ArgumentError
     """
+
+    def __str__(self) -> str:
+        """Return the message; a terminal shows what a file put into it, and does not obey it."""
+        return printable(super().__str__(), keep="\n\t")
 
 
 class ModelError(BernflowError, ValueError):

@@ -34,14 +34,14 @@ def write_whole(path: str | os.PathLike, write: Callable[[BinaryIO], Any]) -> Pa
 
     Args:
         path: the file. Where it is a symbolic link, what it leads to is replaced.
-        write: given a binary stream, writes the contents.
+        write: given a binary stream, which can be read, too, writes the contents.
     """
     path = Path(path)
     with explained(path):
         place = place_of(path)
         partial = sibling(place, "part")
         try:
-            with open(partial, "xb") as file:
+            with open(partial, "x+b") as file:
                 write(file)
                 file.flush()
                 os.fsync(file.fileno())

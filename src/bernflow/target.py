@@ -261,6 +261,12 @@ class Target(eqx.Module):
     def __init__(self, model: AbstractModel):
         self.layout = layout_of(model)
         self.model = model
+        if self.layout.dim == 0:
+            raise ModelError(
+                f"The parameters {', '.join(map(repr, self.layout.names))} have no free dimension: nothing is left to "
+                "infer. A simplex of one component is always 1, and an array of size zero has no values; give one of "
+                "them another shape."
+            )
 
     @property
     def dim(self) -> int:

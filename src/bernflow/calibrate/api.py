@@ -16,6 +16,7 @@ from bernflow.calibrate.simulators import AbstractSimulator
 from bernflow.errors import ArgumentError
 from bernflow.fit.settings import Settings, check_count, resolve_settings
 from bernflow.keys import as_key, portable
+from bernflow.models.base import num_rows
 from bernflow.precision import use_precision
 from bernflow.preflight import preflight, starting_points
 from bernflow.target import Target
@@ -150,6 +151,5 @@ def _first_target(simulator: AbstractSimulator, key: Key[Array, ""]) -> Target:
 
 def _block_size(num: int, target: Target, settings: Settings) -> int:
     """Return how many simulations to fit together: blocks of one size, within the memory."""
-    rows = max((leaf.shape[0] for leaf in jax.tree.leaves(target.model) if getattr(leaf, "ndim", 0) > 0), default=1)
-    largest = max(1, min(MAX_BLOCK, MAX_ROWS // (rows * settings.num_particles)))
+    largest = max(1, min(MAX_BLOCK, MAX_ROWS // (num_rows(target.model) * settings.num_particles)))
     return math.ceil(num / math.ceil(num / largest))

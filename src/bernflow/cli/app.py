@@ -11,6 +11,7 @@ from typing import Any
 from bernflow.cli import benchmark, completion, data, demo, doctor, fit, report, reproduce
 from bernflow.cli.command import ERROR, INTERRUPTED, OK, USAGE, Command
 from bernflow.errors import BernflowError
+from bernflow.text import printable
 from bernflow.versions import version_of
 
 # Every subcommand is one module with one `COMMAND`, listed here.
@@ -61,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fail(message: str, code: int = ERROR) -> int:
-    print(f"bernflow: {message}", file=sys.stderr)
+    print(printable(f"bernflow: {message}", keep="\n\t"), file=sys.stderr)
     return code
 
 

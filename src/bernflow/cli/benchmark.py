@@ -23,11 +23,12 @@ from bernflow.experiments.speed import suite as speed
 from bernflow.experiments.speed.catalogue import PARTS
 from bernflow.experiments.study.records import Record
 from bernflow.files import ensure_writable
+from bernflow.text import printable
 
 
 def _say(line: str) -> None:
     """Say where a run stands, apart from its result on standard output."""
-    print(line, file=sys.stderr, flush=True)
+    print(printable(line), file=sys.stderr, flush=True)
 
 
 def _run_and_write(

@@ -17,6 +17,7 @@ from bernflow.fit.deadline import Deadline
 from bernflow.fit.settings import resolve_settings
 from bernflow.runs.folder import CSV, FORMATS, NETCDF, Run, check_formats, check_free, fingerprint, write_run
 from bernflow.runs.source import load_model, split_name
+from bernflow.text import printable
 
 MAX_ROWS = 30
 # Options that go to `bernflow.fit` as they are.
@@ -182,7 +183,7 @@ def _spoken_warnings() -> Iterator[None]:
     """Print warnings as sentences, less the one that the verdict repeats."""
 
     def say(message: Warning | str, *_: object) -> None:
-        text = str(message)
+        text = printable(str(message), keep="\n\t")
         print(text if text.startswith("bernflow: ") else f"bernflow: {text}", file=sys.stderr)
 
     with warnings.catch_warnings():

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from bernflow.posterior import Posterior
 from bernflow.posterior.display import write_error, write_evidence_error
 from bernflow.report.wording import say_khat
+from bernflow.text import printable
 
 WIDTH = 79
 COLUMNS = ("mean", "sd", "5%", "95%")
@@ -23,7 +24,7 @@ def table_lines(
         max_rows: show so many at most.
         rest: where the others are.
     """
-    shown = rows[:max_rows]
+    shown = [(printable(name), values) for name, values in rows[:max_rows]]
     width = max([NAME_WIDTH, *(len(name) + 2 for name, _ in shown)])
     yield f"{'':<{width}}" + "".join(f"{column:>10}" for column in COLUMNS)
     for name, values in shown:
@@ -45,4 +46,4 @@ def figure_lines(posterior: Posterior, exact: float | None = None) -> Iterator[s
 
 def wrapped(text: str) -> list[str]:
     """Break a sentence into lines."""
-    return textwrap.wrap(text, WIDTH)
+    return textwrap.wrap(printable(text, keep="\n\t"), WIDTH)

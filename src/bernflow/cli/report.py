@@ -10,6 +10,7 @@ from bernflow.errors import ArgumentError, FileFormatError, ModelError
 from bernflow.report.material import Material, gather
 from bernflow.report.page import TITLE, write_page
 from bernflow.runs.material import material_of_run
+from bernflow.text import printable
 
 NUM_DRAWS, KEY = 4000, 1
 
@@ -38,7 +39,7 @@ def run(options: argparse.Namespace) -> None:
     material = material_of_run(options.run) if options.run.is_dir() else _material_of_file(options.run)
     write_page(material, out, options.title)
     print("\n".join(wrapped(material.diagnostics.status)))
-    print(f"Report: {out}")
+    print(printable(f"Report: {out}"))
 
 
 def _material_of_file(path: Path) -> Material:

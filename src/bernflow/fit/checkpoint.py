@@ -11,7 +11,7 @@ import numpy as np
 from bernflow.errors import ArgumentError, FileFormatError, FileWriteError
 from bernflow.posterior.container import Kind, read_container, write_container
 
-KIND = Kind("bernflow-checkpoint", 3, "a checkpoint", "bf.fit(resume=...)", "delete its folder to begin anew")
+KIND = Kind("bernflow-checkpoint", 4, "a checkpoint", "bf.fit(resume=...)", "delete its folder to begin anew")
 # Seconds between two checkpoints, and how many times as long as writing one takes at least: writing never costs more
 # than a few per cent of a fit.
 INTERVAL, PATIENCE = 2.0, 20.0
@@ -114,7 +114,8 @@ class Checkpoint:
     def _read(self, path: Path) -> tuple[int, Saved]:
         manifest, arrays = read_container(path, KIND)
         try:
-            count, identity, facts = int(manifest["count"]), dict(manifest["identity"]), dict(manifest["facts"])
+            count, identity = int(manifest["count"]), dict(manifest["identity"])
+            facts = {name: _count(name, value) for name, value in {"done": None, **manifest["facts"]}.items()}
         except (ValueError, KeyError, TypeError) as error:
             raise KIND.damaged(path, f"{type(error).__name__}: {error}") from error
         different = self._same(identity, self._identity)
@@ -124,3 +125,9 @@ class Checkpoint:
                 "and settings. Choose another folder, or delete that one to begin anew."
             )
         return count, Saved(arrays, facts)
+
+
+def _count(name: str, value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{name} is {value!r}")
+    return value

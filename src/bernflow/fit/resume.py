@@ -201,7 +201,7 @@ class _explained:  # noqa: N801  (used like a function)
         return None
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, KeyError | ValueError) and not isinstance(error, ArgumentError):
+        if isinstance(error, KeyError | ValueError | TypeError | IndexError) and not isinstance(error, ArgumentError):
             raise ArgumentError(
                 f"resume: {self._checkpoint.paths[0].parent} holds the checkpoint of another flow or optimiser "
                 f"({error}). Choose another folder, or delete that one to begin anew."
@@ -256,4 +256,8 @@ def _named_record(recorder: Recorder, num: int) -> dict[str, np.ndarray]:
 
 
 def _record_of(saved: Saved) -> dict[str, np.ndarray]:
-    return {name.removeprefix(f"{RECORD}_"): v for name, v in saved.arrays.items() if name.startswith(f"{RECORD}_")}
+    steps, *figures = (saved.arrays[f"{RECORD}_{name}"] for name in ("step", "elbo", "elbo_se"))
+    for values in figures:
+        if steps.dtype.kind != "i" or values.dtype.kind != "f" or values.shape[:1] != steps.shape:
+            raise ValueError(f"its record has {steps.dtype}{steps.shape} steps of {values.dtype}{values.shape} figures")
+    return {"step": steps, "elbo": figures[0], "elbo_se": figures[1]}

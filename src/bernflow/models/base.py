@@ -184,5 +184,5 @@ class AbstractJointModel(AbstractModel):
 
 
 def num_rows(model: PyTree) -> int:
-    """Count the rows of the data, as far as the arrays of a model tell."""
-    return max((leaf.shape[0] for leaf in jax.tree.leaves(model) if getattr(leaf, "ndim", 0) > 0), default=1)
+    """Count the rows of the data, as far as the arrays of a model tell; one where there are none."""
+    return max((leaf.shape[0] for leaf in jax.tree.leaves(model) if getattr(leaf, "ndim", 0) > 0), default=1) or 1

@@ -13,17 +13,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from bernflow.diagnostics.verdict import VERDICTS, Diagnostics
-from bernflow.errors import ArgumentError, BernflowError, FileFormatError
+from bernflow.errors import ArgumentError, BernflowError, FileFormatError, ModelError
 from bernflow.flows.base import AbstractDistribution
 from bernflow.models.base import AbstractJointModel, AbstractModel, Site
 from bernflow.posterior.container import Kind, read_container, write_container
 from bernflow.posterior.posterior import Posterior
 from bernflow.posterior.supports import support_from_json, support_to_json
 from bernflow.posterior.trees import fill_arrays, named_arrays
-from bernflow.precision import resolve_precision, use_precision
+from bernflow.precision import float_dtype, resolve_precision, use_precision
 from bernflow.target import Layout, layout_of
 
-KIND = Kind("bernflow-posterior", 5, "a saved posterior", "post.save(path)", "copy it anew, or fit and save it again")
+KIND = Kind("bernflow-posterior", 6, "a saved posterior", "post.save(path)", "copy it anew, or fit and save it again")
 # Begins the names of the arrays of a network, of the flow and of the history.
 NETWORK, FLOW, HISTORY = "network", "flow", "history"
 # Nobody fits polynomials of a higher order; the matrices that they need would fill the memory.
@@ -93,7 +93,7 @@ def load(
         with use_precision(precision):
             model = _with_network(path, model, arrays)
     with use_precision(precision):
-        layout = Layout(sites) if model is None else layout_of(model)
+        layout = _layout(path, sites) if model is None else layout_of(model)
     if layout.dim != distribution.dim:
         raise KIND.damaged(path, f"its parameters have {layout.dim} dimensions and its flow {distribution.dim}")
     return Posterior(distribution, layout, model, diagnostics, history, settings, refiner)
@@ -154,6 +154,21 @@ def _check_sizes(recipe: dict[str, Any], num_values: int) -> None:
             f"the flow would have {dim} dimensions, width {width} and order {order}, and the file has {num_values} "
             "numbers: expected sizes that fit them."
         )
+
+
+def _layout(path: Path, sites: tuple[Site, ...]) -> Layout:
+    """Return the map to the parameters; supports that were made up can fail wherever they are used."""
+    try:
+        layout = Layout(sites)
+        theta, _ = jax.eval_shape(layout.constrain, jax.ShapeDtypeStruct((layout.dim,), float_dtype()))
+    except ModelError:  # it needs the model
+        raise
+    except Exception as error:
+        raise KIND.damaged(path, f"{type(error).__name__}: {error}") from error
+    shapes, expected = {n: v.shape for n, v in theta.items()}, {s.name: s.shape for s in sites}
+    if shapes != expected:
+        raise KIND.damaged(path, f"its supports are of the shapes {shapes}, its parameters of {expected}")
+    return layout
 
 
 def _build(recipe: dict[str, Any]) -> AbstractDistribution:

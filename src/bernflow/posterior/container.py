@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 import stat
 import zipfile
@@ -18,6 +19,8 @@ from bernflow.versions import version_of
 
 MANIFEST = "manifest.json"
 ARRAY = ".npy"
+# The room for a checksum at the end of a file, in hexadecimal digits.
+UNSEALED, BLOCK = bytes(2 * hashlib.sha256().digest_size), 2**20
 # Names of members never become paths; odd ones are refused all the same.
 PLAIN_NAME = re.compile(r"\w+\.(npy|json)", re.ASCII)
 
@@ -74,8 +77,32 @@ def write_container(path: Path, kind: Kind, facts: Mapping[str, Any], arrays: Ma
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
             for name, content in {MANIFEST: described, **members}.items():
                 archive.writestr(name, content)
+            archive.comment = UNSEALED
+        seal(file)
 
     return write_whole(path, write)
+
+
+def seal(file: BinaryIO) -> None:
+    """Put a checksum of the whole file into the comment at its end; there is room for it in a comment `UNSEALED`."""
+    digest = _digest(file)
+    file.seek(-len(digest), os.SEEK_END)
+    file.write(digest)
+
+
+def _digest(file: BinaryIO) -> bytes:
+    """Return a checksum of a file but for its last bytes, which hold it."""
+    total, left = hashlib.sha256(), file.seek(0, os.SEEK_END) - len(UNSEALED)
+    file.seek(0)
+    while left > 0 and (block := file.read(min(left, BLOCK))):
+        total.update(block)
+        left -= len(block)
+    return total.hexdigest().encode()
+
+
+def _is_sealed(path: Path) -> bool:
+    with open(path, "rb") as file:
+        return _digest(file) == file.read()
 
 
 def read_container(path: Path, kind: Kind) -> Content:
@@ -98,6 +125,8 @@ def read_container(path: Path, kind: Kind) -> Content:
         raise kind.damaged(path, _reason(error)) from error
     _check_version(path, kind, manifest)
     try:
+        if not _is_sealed(path):
+            raise ValueError("the checksum of the whole file is wrong")
         return Content(manifest, _verified(manifest["sha256"], members))
     except Exception as error:  # nor are NumPy's headers to be trusted
         raise kind.damaged(path, _reason(error)) from error

@@ -8,6 +8,7 @@ import numpy as np
 
 from bernflow.diagnostics.summaries import summarize
 from bernflow.diagnostics.verdict import USABLE_KHAT, Diagnostics
+from bernflow.text import printable
 
 MAX_ROWS = 10
 COLUMNS, QUANTILES = ("mean", "sd", "5%", "95%"), (0.05, 0.95)
@@ -64,7 +65,7 @@ def plain(
     for row in table:
         cells = "".join(f"{_number(v):>{w}}" for v, w in zip(row.values, widths, strict=False))
         lines.append(f"  {row.name:<{width}}{cells}")
-    return "\n".join(line.rstrip() for line in lines)
+    return "\n".join(printable(line.rstrip()) for line in lines)
 
 
 def card(

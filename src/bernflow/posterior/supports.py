@@ -30,6 +30,8 @@ PLAIN = (
     "softplus_positive",
     "unit_interval",
 )
+# NumPy has no more.
+MAX_AXES = 64
 # Constraints with bounds, and the names of the bounds.
 BOUNDED = {
     "greater_than": ("lower_bound",),
@@ -76,14 +78,29 @@ def support_from_json(spec: dict[str, Any] | None) -> Constraint | None:
     if kind in PLAIN:
         return getattr(constraints, kind)
     if kind in BOUNDED:
-        return getattr(constraints, kind)(*[_bound(spec[name]) for name in BOUNDED[kind]])
+        return getattr(constraints, kind)(*_bounds(spec, BOUNDED[kind]))
     if kind == "independent":
-        return constraints.independent(support_from_json(spec["base"]), int(spec["num_dims"]))
+        return constraints.independent(support_from_json(spec["base"]), _count(spec, "num_dims"))
     if kind == "zero_sum":
-        return constraints.zero_sum(int(spec["event_dim"]))
+        return constraints.zero_sum(_count(spec, "event_dim"))
     raise FileFormatError(
         f"The file names a support {kind!r} that this bernflow does not know: install a newer bernflow to read it."
     )
+
+
+def _bounds(spec: dict[str, Any], names: tuple[str, ...]) -> list[float | np.ndarray]:
+    """Return bounds between which there is something."""
+    bounds = [_bound(spec[name]) for name in names]
+    is_finite = all(np.isfinite(bound).all() for bound in bounds)
+    if not is_finite or (len(bounds) == 2 and not np.all(bounds[0] < bounds[1])):
+        raise FileFormatError(f"The support {spec} has nothing between its bounds, or they are not finite.")
+    return bounds
+
+
+def _count(spec: dict[str, Any], name: str) -> int:
+    if not 0 <= int(spec[name]) <= MAX_AXES:
+        raise FileFormatError(f"The support {spec} has {name}={spec[name]}: expected a number of axes.")
+    return int(spec[name])
 
 
 def _bound(value: float | list) -> float | np.ndarray:

@@ -15,7 +15,7 @@ from bernflow.posterior.trees import fill_arrays, named_arrays
 
 KIND = Kind(
     "bernflow-semistructured-checkpoint",
-    3,
+    4,
     "a checkpoint",
     "SemiStructured.fit(checkpoint=...)",
     "delete it to begin anew",

@@ -20,7 +20,7 @@ from bernflow.fit import api, checkpoint, loop, resume
 from bernflow.fit.checkpoint import Checkpoint, Saved
 from bernflow.fit.chunk import CHUNK
 from bernflow.fit.progress import Recorder
-from bernflow.posterior import archive
+from bernflow.posterior import archive, container
 
 # A test and the process that it kills run the same code.
 HOW = """
@@ -382,10 +382,19 @@ def test_a_folder_serves_one_fit_at_a_time(tmp_path, monkeypatch):
         pass
 
 
-def test_another_optimizer_state_is_refused(tmp_path, gaussian_model):
+def lenient(read):
+    """Read a checkpoint whatever it belongs to."""
+
+    def every(self, path):
+        self._same = lambda there, here: []
+        return read(self, path)
+
+    return every
+
+
+def test_another_optimizer_state_is_refused(tmp_path, gaussian_model, monkeypatch):
     import optax
 
-    # Both refuse the trial of their updates, so that only their states tell them apart.
     def picky(inner):
         def init(params):
             if params.shape == (3,):
@@ -397,5 +406,52 @@ def test_another_optimizer_state_is_refused(tmp_path, gaussian_model):
     how = {"steps": 20, "family": "gaussian-fullrank", "progress": False, "resume": tmp_path}
     bf.fit(gaussian_model, **how, optimizer=picky(optax.sgd(1e-3)))
     (tmp_path / "finished.json").unlink()
+    with pytest.raises(ArgumentError, match=r"belongs to another fit \(another optimizer\)"):
+        bf.fit(gaussian_model, **how, optimizer=picky(optax.adam(1e-3)))
+    monkeypatch.setattr(checkpoint.Checkpoint, "_read", lenient(checkpoint.Checkpoint._read))
     with pytest.raises(ArgumentError, match="the checkpoint of another flow or optimiser"):
         bf.fit(gaussian_model, **how, optimizer=picky(optax.adam(1e-3)))
+
+
+@pytest.mark.parametrize(
+    ("facts", "arrays"),
+    [
+        ({"done": -1}, {}),
+        ({"done": "many"}, {}),
+        ({"done": 1e300}, {}),
+        ({"cycle": None}, {}),
+        ({}, {"record_step": np.zeros(2)}),
+        ({}, {"record_elbo": np.zeros((3, 1))}),
+        ({}, {"record_elbo": np.array(["a", "b"])}),
+        ({}, {"after_00000": np.zeros((10, 10))}),
+        ({}, {"after_00000": np.array(["a"])}),
+    ],
+)
+def test_crafted_checkpoints_are_refused(tmp_path, gaussian_model, monkeypatch, facts, arrays):
+    how = {"steps": 20, "family": "gaussian-fullrank", "progress": False, "resume": tmp_path}
+    monkeypatch.setattr(Checkpoint, "_read", lenient(Checkpoint._read))
+    if not hasattr(test_crafted_checkpoints_are_refused, "whole"):
+        bf.fit(gaussian_model, **how)
+        (path,) = tmp_path.glob("flow-*.npz")
+        test_crafted_checkpoints_are_refused.whole = path.name, path.read_bytes()
+        (tmp_path / "finished.json").unlink()
+    name, content = test_crafted_checkpoints_are_refused.whole
+    (tmp_path / name).write_bytes(content)
+    manifest, found = container.read_container(tmp_path / name, checkpoint.KIND)
+    kept = {key: manifest[key] for key in ("count", "identity")} | {"facts": manifest["facts"] | facts}
+    container.write_container(tmp_path / name, checkpoint.KIND, kept, found | arrays)
+    with pytest.raises((ArgumentError, FileFormatError), match=r"is damaged|another flow or optimiser"):
+        bf.fit(gaussian_model, **how)
+
+
+def test_files_of_the_user_stay(tmp_path, gaussian_model):
+    how = {"steps": 20, "family": "gaussian-fullrank", "progress": False, "resume": tmp_path}
+    ours = [
+        f".{name}.{'0' * 32}.part" for name in ("posterior.bernflow", "finished.json", "flow-1.npz", "batches-0.npz")
+    ]
+    others = [".thesis.part", f".thesis.tex.{'0' * 32}.part", ".posterior.bernflow.part", "movie.part"]
+    for name in (*ours, *others):
+        (tmp_path / name).write_text("x")
+    bf.fit(gaussian_model, **how)
+    assert {path.name for path in tmp_path.iterdir()} >= set(others)
+    assert not {path.name for path in tmp_path.iterdir()} & set(ours)

@@ -1,6 +1,5 @@
 """The truth about a target: exact draws, posteriordb's reference draws, or a long run of NUTS that is kept on disk."""
 
-import io
 import json
 from os import PathLike
 from pathlib import Path
@@ -13,6 +12,7 @@ from bernflow.experiments.accuracy.cases import Case
 from bernflow.experiments.accuracy.columns import Columns, to_columns
 from bernflow.experiments.accuracy.methods import numpyro_nuts
 from bernflow.experiments.posteriordb.reference import load_draws
+from bernflow.experiments.study.arrays import read_arrays
 from bernflow.experiments.targets import Benchmark
 from bernflow.files import write_whole
 
@@ -82,10 +82,9 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         FileFormatError: whatever is wrong with the file.
     """
     try:
-        # Of bytes, because NumPy leaves a file open that is no archive. It looks at the checksum of all that it reads.
-        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
-            header = json.loads(str(file[HEADER]))
-            chains = {name: file[name] for name in header["sites"]}
+        file = read_arrays(path)
+        header = json.loads(str(file[HEADER]))
+        chains = {name: file[name] for name in header["sites"]}
         return {name: header[name] for name in ("settings", "verdict", "status")}, chains
     except Exception as error:  # a file can make the parsers of zip, NumPy and JSON raise almost anything
         raise FileFormatError(

@@ -7,7 +7,6 @@ Example:
     True
 """
 
-import io
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from bernflow.experiments.models.chains import NUM_CHAINS, Chains, Sampler
 from bernflow.experiments.models.entry import Entry
 from bernflow.experiments.models.moments import Moments, convergence_of, moments, unconstrain
 from bernflow.experiments.models.stamp import stamp
+from bernflow.experiments.study.arrays import read_arrays
 from bernflow.files import write_whole
 
 FOLDER = "references"
@@ -89,14 +89,13 @@ def load(name: str, folder: Path) -> Reference | None:
     if not path.is_file():
         return None
     try:
-        # From bytes, because NumPy leaves a file open that is not an archive.
-        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
-            header = json.loads(str(file[HEADER]))
-            free, constrained = (
-                Moments(tuple(header.pop(f"{prefix}names")), file[f"{prefix}mean"], file[f"{prefix}sd"])
-                for prefix in ("", "constrained_")
-            )
-            return Reference(free, file["ess"], constrained, file["constrained_ess"], header)
+        file = read_arrays(path)
+        header = json.loads(str(file[HEADER]))
+        free, constrained = (
+            Moments(tuple(header.pop(f"{prefix}names")), file[f"{prefix}mean"], file[f"{prefix}sd"])
+            for prefix in ("", "constrained_")
+        )
+        return Reference(free, file["ess"], constrained, file["constrained_ess"], header)
     except Exception as error:  # a damaged file can make the parsers of zip, NumPy and JSON raise almost anything
         raise FileFormatError(
             f"{path} is not a reference of this suite, or it is damaged ({type(error).__name__}: {error}): delete it, "

@@ -1,6 +1,5 @@
 """Run the suite: one measurement at a time, each in a process of its own, and everything is written after each."""
 
-import io
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from bernflow.experiments.models.measure import OK, fit_task, reference_task
 from bernflow.experiments.models.methods import METHODS
 from bernflow.experiments.models.moments import Moments, errors
 from bernflow.experiments.speed.suite import run_where_jax_computes
+from bernflow.experiments.study.arrays import read_arrays
 from bernflow.experiments.study.plan import Result, Task
 from bernflow.experiments.study.records import Record, load_records, save_records
 from bernflow.files import write_whole
@@ -156,8 +156,8 @@ def _keep(moments: Moments, path: Path) -> None:
 
 
 def _read(path: Path) -> Moments:
-    with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
-        return Moments(tuple(json.loads(str(file["names"]))), file["mean"], file["sd"])
+    file = read_arrays(path)
+    return Moments(tuple(json.loads(str(file["names"]))), file["mean"], file["sd"])
 
 
 def _load(path: Path) -> dict[tuple[str, str], Record]:

@@ -6,15 +6,36 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from bernflow.files import json_text, write_whole
+from bernflow.files import json_text, read_plain, write_whole
+from bernflow.text import printable
 
 Record = dict[str, Any]
+# What tells records apart, and how each ended.
+NAMES = {"target", "method", "model", "part", "status", "run"}
 
 
 def load_records(path: str | PathLike) -> list[Record]:
-    """Read the records kept so far; none where there is no file."""
+    """Read the records kept so far; none where there is no file.
+
+    Raises:
+        ValueError: if the file is none of ours, whatever is wrong with it.
+    """
     path = Path(path)
-    return json.loads(path.read_text(encoding="utf-8"))["records"] if path.exists() else []
+    if not path.exists():
+        return []
+    try:
+        records = [_checked(dict(record)) for record in json.loads(read_plain(path))["records"]]
+    except (AttributeError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error
+    return records
+
+
+def _checked(record: Record) -> Record:
+    """Refuse a record whose name or status is no text, and write out what a terminal would obey."""
+    for name in NAMES & record.keys():
+        if not isinstance(record[name], str):
+            raise TypeError(f"{name} is {record[name]!r}")
+    return {name: printable(value) if isinstance(value, str) else value for name, value in record.items()}
 
 
 def save_records(path: str | PathLike, records: Iterable[Mapping[str, Any]], notes: Sequence[str]) -> None:

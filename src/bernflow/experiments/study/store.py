@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bernflow.experiments.study.arrays import read_arrays
 from bernflow.experiments.study.plan import Result, Task
 from bernflow.files import write_whole
 from bernflow.versions import version_of
@@ -21,14 +22,15 @@ class Store:
     def load(self, task: Task) -> Result | None:
         """Return the kept result, or None where there is none that can be used."""
         try:
-            with open(self._path(task), "rb") as stream, np.load(stream, allow_pickle=False) as file:
-                header = json.loads(str(file[HEADER]))
-                if header["version"] != version_of("bernflow"):
-                    return None
-                arrays = {name: file[name] for name in header["arrays"]}
+            file = read_arrays(self._path(task))
+            header = json.loads(str(file[HEADER]))
+            if header["version"] != version_of("bernflow"):
+                return None
+            arrays = {name: file[name] for name in header["arrays"]}
+            values = dict(header["values"])
         except Exception:  # never finished or damaged, which parsers tell in many ways: the task runs again
             return None
-        return {**header["values"], **arrays}
+        return {**values, **arrays}
 
     def save(self, task: Task, result: Result) -> None:
         """Keep a result."""

@@ -23,6 +23,7 @@ from bernflow.models.stan.trial import try_library
 # Stands in the generated code for the name of the program, so that the same text under another name is not compiled
 # again; messages show the user's own name.
 FILE = "model.stan"
+INCLUDES = "includes"
 SHIM = Path(__file__).with_name("shim.cpp")
 LIBRARY = "program.so"
 # The precompiled headers halve the time of a compilation, but cost more than one and most of a gigabyte themselves:
@@ -68,12 +69,20 @@ def _stanc(program: Program, option: str) -> tuple[str, str]:
         path.write_text(program.code, encoding="utf-8")
         command = [str(find_stanc()), option, "--name", "bernflow_program", f"--filename-in-msg={FILE}", str(path)]
         if program.folder is not None:
-            command.append(f"--include-paths={program.folder}")
+            command.append(f"--include-paths={_without_comma(program.folder, Path(folder))}")
         run = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", errors="replace", cwd=folder)
     messages = (run.stderr.strip() or run.stdout.strip()).replace(f"'{FILE}'", repr(program.name))
     if run.returncode:
         raise ModelError(f"The Stan program is wrong. stanc says:\n{messages}")
     return run.stdout, messages if run.stderr.strip() else ""
+
+
+def _without_comma(includes: Path, folder: Path) -> Path:
+    """Return a path to a folder without a comma, at which stanc ends the path, through a link in another folder."""
+    if "," not in str(includes):
+        return includes
+    (folder / INCLUDES).symlink_to(includes, target_is_directory=True)
+    return Path(INCLUDES)
 
 
 def build(translation: Translation, name: str, progress: bool, data: str = "{}", seed: int = 0) -> Path:

@@ -1,5 +1,6 @@
 """The folder of compiled programs: private to the user, because what lies in it is executed."""
 
+import atexit
 import contextlib
 import json
 import os
@@ -51,10 +52,10 @@ def default_folder() -> Path:
     """Return where compiled programs are kept if nothing is wrong with that folder; it may not exist yet."""
     given = os.environ.get(VARIABLE)
     if given:
-        return Path(given).expanduser() / "stan"
+        return Path(given).expanduser().absolute() / "stan"
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "bernflow" / "stan"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bernflow" / "stan"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "bernflow" / "stan"
 
 
 def find_problem(folder: Path) -> str | None:
@@ -72,12 +73,30 @@ def find_problem(folder: Path) -> str | None:
         if step.is_symlink() and step.lstat().st_uid not in trusted:
             return f"the link {step} belongs to another user (uid {step.lstat().st_uid})"
     for parent in folder.resolve().parents:
-        owner, mode = parent.stat().st_uid, parent.stat().st_mode
+        owner, group, mode = parent.stat().st_uid, parent.stat().st_gid, parent.stat().st_mode
         if owner not in trusted:  # whoever owns a folder can put another one into the place of ours
             return f"{parent} belongs to another user (uid {owner})"
-        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:  # sticky, as /tmp is: nobody else can move it away
+        if mode & stat.S_ISVTX:  # sticky, as /tmp is: nobody else can move it away
+            continue
+        if mode & stat.S_IWOTH:
             return f"everybody can write to {parent}"
+        if mode & stat.S_IWGRP and not _is_private(group):
+            return f"the group {group} can write to {parent}"
     return None
+
+
+def _is_private(group: int) -> bool:
+    """Tell whether a group is that of the administrator, or the one that systems make for every user alone."""
+    if group == 0:
+        return True
+    import grp
+    import pwd
+
+    try:
+        user, found = pwd.getpwuid(os.getuid()), grp.getgrgid(group)
+    except KeyError:
+        return False
+    return user.pw_gid == group and found.gr_name == user.pw_name and set(found.gr_mem) <= {user.pw_name}
 
 
 def _remove_leftovers(folder: Path) -> None:
@@ -96,10 +115,16 @@ _TEMPORARY: list[Path] = []
 
 
 def _temporary_folder() -> Path:
-    """Return one temporary folder per process; it stays, because libraries that are loaded lie in it."""
+    """Return one temporary folder per process, which goes with it: libraries that are loaded lie in it."""
     if not _TEMPORARY:
         _TEMPORARY.append(Path(tempfile.mkdtemp(prefix="bernflow-stan-")))
+        atexit.register(_remove_temporary, _TEMPORARY[0], os.getpid())
     return _TEMPORARY[0]
+
+
+def _remove_temporary(folder: Path, owner: int) -> None:
+    if os.getpid() == owner:  # and not a fork of it
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def produce(folder: Path, name: str, make: Callable[[Path], None]) -> Path:

@@ -55,7 +55,7 @@ def _read_file(path: Path) -> Any:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise FileFormatError(f"The data file {str(path)!r} does not exist: expected a JSON file.") from error
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a name with a zero byte
         raise FileFormatError(f"The data file {str(path)!r} cannot be read ({error}).") from error
     try:
         data = json.loads(text)

@@ -85,7 +85,7 @@ def _read_program(model: Any) -> Program:
             f"The Stan program {str(path)!r} does not exist: expected a file, or a program as text (with a line break "
             "or a brace)."
         ) from error
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a name with a zero byte
         raise ArgumentError(f"The Stan program {str(path)!r} cannot be read ({error}).") from error
 
 

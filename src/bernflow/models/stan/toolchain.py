@@ -118,13 +118,22 @@ def _find_httpstan() -> Path:
 
 def find_compiler() -> tuple[str, ...]:
     """Return the command of a C++ compiler: $CXX, or the first found."""
-    wanted = shlex.split(os.environ.get("CXX", ""))
+    given = os.environ.get("CXX", "")
+    try:
+        wanted = shlex.split(given)
+    except ValueError as error:
+        raise BernflowError(
+            f"The environment variable CXX={given!r} is no command ({error}): expected a C++ compiler, with flags if "
+            "need be, such as 'clang++ -m64'. Correct or unset it."
+        ) from error
     if wanted:
-        if shutil.which(wanted[0]) is None:
+        found = shutil.which(wanted[0])
+        if found is None:
             raise BernflowError(
                 f"The C++ compiler {wanted[0]!r} of the environment variable CXX is not found: correct or unset it."
             )
-        return tuple(wanted)
+        # It is run in another folder.
+        return (os.path.abspath(found) if os.path.dirname(wanted[0]) else wanted[0], *wanted[1:])
     found = next((name for name in COMPILERS if shutil.which(name)), None)
     if found is None:
         raise BernflowError(
