@@ -12,6 +12,7 @@ from bernflow.compare import Comparison, compare
 from bernflow.diagnostics import Diagnostics
 from bernflow.errors import ArgumentError, BernflowError, FileFormatError, FileWriteError, ModelError
 from bernflow.fit import fit, load
+from bernflow.many import FitResult, map_fits
 from bernflow.models import Model, from_log_density, from_pymc, from_stan
 from bernflow.posterior import Posterior
 from bernflow.semistructured import SemiStructured
@@ -24,6 +25,7 @@ __all__ = [
     "Diagnostics",
     "FileFormatError",
     "FileWriteError",
+    "FitResult",
     "Model",
     "ModelError",
     "Posterior",
@@ -35,6 +37,7 @@ __all__ = [
     "from_pymc",
     "from_stan",
     "load",
+    "map_fits",
 ]
 
 

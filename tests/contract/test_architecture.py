@@ -36,7 +36,7 @@ LAYERS = (
     ("diagnostics",),
     ("posterior",),
     ("fit",),
-    ("calibrate", "compare", "semistructured", "numpyro"),
+    ("calibrate", "compare", "many", "semistructured", "numpyro"),
     ("plots",),
     ("report",),
     ("runs",),

@@ -2,20 +2,20 @@
 
 import math
 from collections.abc import Callable
+from concurrent.futures import Executor
 from typing import Any
 
 import jax
 import numpy as np
 import optax
 from jaxtyping import Array, Key
-from tqdm.auto import tqdm
 
-from bernflow.calibrate import blocks, fitting, ranking, simulators
+from bernflow.calibrate import blocks, ranking
 from bernflow.calibrate.result import Calibration
-from bernflow.calibrate.simulators import AbstractSimulator
+from bernflow.calibrate.work import Request, prepare, run_blocks, settings_of
 from bernflow.errors import ArgumentError
-from bernflow.fit.settings import Settings, check_count, resolve_settings
-from bernflow.keys import as_key, portable
+from bernflow.fit.settings import Settings, check_count
+from bernflow.keys import as_key
 from bernflow.models.base import num_rows
 from bernflow.precision import use_precision
 from bernflow.preflight import preflight, starting_points
@@ -47,6 +47,7 @@ def calibrate(
     optimizer: float | optax.GradientTransformation | None = None,
     precision: str | None = None,
     weighted: bool = False,
+    executor: Executor | None = None,
     progress: bool = True,
 ) -> Calibration:
     """Check model and fit together by simulation (Talts et al., 2018).
@@ -73,6 +74,8 @@ def calibrate(
         optimizer: see `bernflow.fit`.
         precision: see `bernflow.fit`.
         weighted: rank among draws that are resampled by their importance weights, as by `draws(weighted=True)`.
+        executor: a `concurrent.futures.Executor`, such as a process pool, whose workers fit the simulations, see
+            `bernflow.map_fits`. Simulations of a worker that was lost are left out, with a warning.
         progress: show a progress bar.
 
     Example:
@@ -80,7 +83,16 @@ def calibrate(
         >>> found.verdict != "poor"  # a right model is called poor once in 1,000 times
         True
     """
-    settings = _settings(family, order, base, steps, num_particles, optimizer, precision)
+    choices = {
+        "family": family,
+        "order": order,
+        "base": base,
+        "steps": steps,
+        "num_particles": num_particles,
+        "optimizer": optimizer,
+        "precision": precision,
+    }
+    settings = settings_of(choices)
     num = check_count("num_simulations", num_simulations, 200)
     num_draws = check_count("num_draws", num_draws, 1000)
     if num < MIN_SIMULATIONS:
@@ -92,61 +104,27 @@ def calibrate(
         raise ArgumentError(f"calibrate got {given} of model and simulate=: expected exactly one of them.")
     simulation_key, fit_key, prior_key, rank_key = jax.random.split(as_key(key), 4)
     with use_precision(settings.precision):
-        simulator: AbstractSimulator = (
-            simulators.from_model(model, model_args, model_kwargs or {})
-            if simulate is None
-            else simulators.from_function(simulate)
-        )
-        target = _first_target(simulator, simulation_key)
+        keys = tuple(np.asarray(jax.random.key_data(key)) for key in (simulation_key, fit_key))
+        request = Request(model, model_args, model_kwargs or {}, simulate, choices, keys, num, num_draws, weighted)
+        prepared = prepare(request)
+        target = prepared.target
         settings.family.check(target.dim)
         preflight(target, starting_points(target, fit_key, NUM_STARTS))
-        size = _block_size(num, target, settings)
-        thetas, samples, verdicts = [], [], []
-        with tqdm(total=num, desc="bernflow", unit="simulation", disable=not progress, dynamic_ncols=True) as bar:
-            for block in range(math.ceil(num / size)):
-                keys = jax.random.split(jax.random.fold_in(simulation_key, block), size)
-                noise = jax.random.fold_in(fit_key, block)
-                simulated = blocks.simulate_block(simulator, keys)
-                sample = fitting.fit_block(simulator, *simulated, noise, target, settings, num_draws, weighted)
-                wanted = min(size, num - block * size)
-                theta, sample = jax.tree.map(lambda leaf, w=wanted: np.asarray(leaf[:w]), (simulated[0], sample))
-                verdicts += [ranking.verdict_of(row) for row in sample.log_weights]
-                samples.append(fitting.resampled(sample, num_draws, noise) if weighted else sample)
-                thetas.append(theta)
-                bar.update(wanted)
-        variance = blocks.prior_variance(simulator, jax.random.split(prior_key, NUM_PRIOR_DRAWS))
+        found = list(run_blocks(request, prepared, _block_size(num, target, settings), executor, progress))
+        variance = blocks.prior_variance(prepared.simulator, jax.random.split(prior_key, NUM_PRIOR_DRAWS))
+    verdicts = [verdict for block in found for verdict in block.verdicts]
     seed = int(jax.random.bits(rank_key, (), "uint32"))
-    chosen = {**settings.describe(), "num_simulations": num, "weighted": weighted}
+    chosen = {**settings.describe(), "num_simulations": len(verdicts), "weighted": weighted}
     return ranking.collect(
-        target.layout.names, thetas, samples, verdicts, jax.tree.map(np.asarray, variance), num_draws, seed, chosen
+        target.layout.names,
+        [block.theta for block in found],
+        [block.sample for block in found],
+        verdicts,
+        jax.tree.map(np.asarray, variance),
+        num_draws,
+        seed,
+        chosen,
     )
-
-
-def _settings(family, order, base, steps, num_particles, optimizer, precision) -> Settings:
-    if steps is None:
-        raise ArgumentError("steps=None: expected a number of steps, because all data sets are fitted at once.")
-    settings = resolve_settings(
-        family=family,
-        order=order,
-        base=base,
-        steps=steps,
-        num_particles=num_particles,
-        restarts=None,
-        components=1,
-        optimizer=optimizer,
-        precision=precision,
-    )
-    if not settings.family.compiled:
-        raise ArgumentError(
-            f"family={settings.family_name!r}: flows of flowjax cannot be built for many data sets at once. Choose a "
-            "family of bernflow, or fit simulated data one by one with bf.fit."
-        )
-    return settings
-
-
-def _first_target(simulator: AbstractSimulator, key: Key[Array, ""]) -> Target:
-    """Simulate once outside of any compiled function, where an error of the model can be told."""
-    return Target(simulator.model(simulator.draw(portable(key))[1]))
 
 
 def _block_size(num: int, target: Target, settings: Settings) -> int:

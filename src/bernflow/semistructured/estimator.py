@@ -8,6 +8,7 @@ import numpy as np
 import optax
 
 from bernflow.errors import ArgumentError
+from bernflow.fingerprint import fingerprint
 from bernflow.fit.api import refine
 from bernflow.fit.deadline import Deadline
 from bernflow.fit.engine import warn_if_poor
@@ -21,7 +22,7 @@ from bernflow.semistructured import prediction
 from bernflow.semistructured.checkpoint import Checkpoint, open_folder
 from bernflow.semistructured.coefficients import coefficient_draws, tabulate
 from bernflow.semistructured.design import Design, Formula
-from bernflow.semistructured.identity import describe_prior, digest_of
+from bernflow.semistructured.identity import describe_prior
 from bernflow.semistructured.members import NetworkSource
 from bernflow.semistructured.outcomes import check_network_output, check_outcome, check_prior
 from bernflow.semistructured.plan import Member, Plan
@@ -196,12 +197,12 @@ class SemiStructured:
             "family": str(self.family),
             "orthogonalize": self.orthogonalize,
             "rows": len(data.y),
-            "data": digest_of(data),
-            "valid": None if checked_valid is None else digest_of(checked_valid),
+            "data": fingerprint(tuple(data)),
+            "valid": None if checked_valid is None else fingerprint(tuple(checked_valid)),
+            "code": fingerprint((self.prior, self._networks, optimizer)),
             "epochs": epochs,
             "batch_size": batch_size,
             "learning_rate": learning_rate,
-            "own_optimizer": optimizer is not None,
             "num_particles": num_particles,
             "patience": patience,
         }

@@ -1,3 +1,6 @@
+import copy
+import dataclasses
+
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -123,3 +126,19 @@ def test_what_is_no_run_is_refused(capsys, posterior, tmp_path):
     assert "is damaged (the checksum of draws.nc is wrong)" in err
     (tmp_path / "run" / "posterior.bernflow").write_bytes(b"damaged")
     assert "the checksum of posterior.bernflow is wrong" in run(capsys, "report", tmp_path / "run")[2]
+
+
+def test_what_a_file_says_is_not_obeyed(capsys, posterior, tmp_path):
+    found = dataclasses.replace(posterior.diagnostics, status="Good\x1b]0;title\x07\x1b[2J\u202e, it says.")
+    other = copy.copy(posterior)
+    other.diagnostics = found
+    path = other.save(tmp_path / "a\x1b[31m.bernflow")
+    code, out, err = run(capsys, "report", path, "--out", tmp_path / "page\x1b[31m.html")
+    assert code == 0
+    assert "\x1b" not in out + err
+    assert "\u202e" not in out
+    assert r"\x1b[2J" in out
+    path.write_text("no posterior")
+    code, out, err = run(capsys, "report", path)
+    assert code == 1
+    assert "\x1b" not in out + err

@@ -182,6 +182,24 @@ def test_includes_are_found_beside_the_file(tmp_path):
 
 
 @needs_stanc
+@pytest.mark.parametrize("name", ["a,b", "a b,", ",", "a,b/c"])
+def test_includes_are_found_in_a_folder_with_a_comma(tmp_path, name):
+    folder = tmp_path / name
+    folder.mkdir(parents=True)
+    (folder / "f.stan").write_text("real twice(real x) { return 2 * x; }")
+    code = "functions {\n#include f.stan\n}\n" + NORMAL.replace("(mu", "(twice(mu)")
+    assert "twice" in translate(Program(code, "m.stan", folder)).cpp
+
+
+def test_a_relative_cache_and_compiler_serve(compiler, tmp_path, monkeypatch):
+    compiler()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(cache.VARIABLE, "kept")
+    monkeypatch.setenv("CXX", "./g++")
+    assert (build(program("int a;"), "a", progress=False) / build_module.LIBRARY).is_file()
+
+
+@needs_stanc
 @pytest.mark.parametrize(
     ("code", "match"),
     [
@@ -223,6 +241,8 @@ def test_a_program_without_parameters(code):
     [
         ("nowhere.stan", {}, "'nowhere.stan' does not exist: expected a file, or a program as text"),
         (".", {}, r"The Stan program '.' cannot be read"),
+        ("a\0.stan", {}, r"The Stan program 'a\\x00.stan' cannot be read"),
+        ("a" * 5000 + ".stan", {}, r"The Stan program 'aaa.* cannot be read"),
         (3, {}, "the model is a builtins.int: expected the path of a .stan file, a program as text, or a bridgestan"),
         (NORMAL, {"seed": -1}, "seed=-1: expected an integer from 0 to"),
         (NORMAL, {"seed": 0.5}, "seed=0.5: expected an integer from 0 to"),

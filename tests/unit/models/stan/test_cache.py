@@ -1,10 +1,14 @@
 import os
 import stat
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
+import bernflow
 from bernflow.errors import FileWriteError
 from bernflow.models.stan import cache
 from bernflow.models.stan.cache import cache_folder, is_intact, produce
@@ -199,3 +203,65 @@ def test_leftovers_of_killed_processes_go_and_nothing_else(tmp_path):
         os.utime(tmp_path / name, (time.time() - age * days,) * 2)
     produce(tmp_path, "a", make_text("first"))
     assert {path.name for path in tmp_path.iterdir()} == {*stays, "a"}
+
+
+def test_nor_one_in_a_folder_that_a_group_can_write_to(chosen, monkeypatch):
+    chosen.mkdir(parents=True, mode=0o700)
+    chosen.parent.chmod(0o775)
+    monkeypatch.setattr(cache, "_is_private", lambda group: False)
+    with pytest.warns(UserWarning, match=r"because the group \d+ can write to .*kept"):
+        assert cache_folder() != chosen
+    chosen.parent.chmod(0o1775)
+    assert cache_folder() == chosen
+    chosen.parent.chmod(0o775)
+    monkeypatch.setattr(cache, "_is_private", lambda group: True)
+    assert cache_folder() == chosen
+
+
+def test_the_group_of_a_user_alone_is_private(monkeypatch):
+    import grp
+    import pwd
+
+    user = pwd.struct_passwd(("ada", "x", 1000, 1000, "", "/home/ada", "/bin/sh"))
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: user)
+    groups = {1000: ("ada", "x", 1000, []), 100: ("users", "x", 100, []), 1001: ("ada", "x", 1001, ["ada", "bob"])}
+    monkeypatch.setattr(grp, "getgrgid", lambda gid: grp.struct_group(groups[gid]))
+    assert [cache._is_private(gid) for gid in (0, 1000, 100, 1001, 7)] == [True, True, False, False, False]
+    groups[1000] = ("ada", "x", 1000, ["bob"])
+    assert not cache._is_private(1000)
+
+
+@pytest.mark.parametrize("name", [cache.VARIABLE, "XDG_CACHE_HOME"])
+def test_a_relative_folder_is_meant_from_here(name, tmp_path, monkeypatch):
+    monkeypatch.delenv(cache.VARIABLE, raising=False)
+    monkeypatch.setenv(name, "kept")
+    monkeypatch.setattr(cache.sys, "platform", "linux")
+    monkeypatch.chdir(tmp_path)
+    folder = cache_folder()
+    assert folder.is_absolute()
+    assert folder.is_relative_to(tmp_path / "kept")
+
+
+def test_a_temporary_folder_goes_with_its_process(tmp_path):
+    code = """
+import os, sys, warnings
+from bernflow.models.stan import cache
+warnings.simplefilter("ignore")
+folder = cache.cache_folder()
+(folder / "program.so").write_text("")
+if os.fork() == 0:
+    sys.exit(0)  # a fork leaves it
+os.wait()
+assert folder.is_dir()
+print(folder)
+"""
+    (tmp_path / "open" / "stan").mkdir(parents=True)
+    (tmp_path / "open").chmod(0o777)
+    source = str(Path(bernflow.__file__).parents[1])
+    env = {**os.environ, cache.VARIABLE: str(tmp_path / "open"), "TMPDIR": str(tmp_path), "PYTHONPATH": source}
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], env=env, capture_output=True, text=True, check=True
+    )
+    folder = Path(run.stdout.strip())
+    assert folder.parent == tmp_path
+    assert not folder.exists()

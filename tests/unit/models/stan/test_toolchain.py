@@ -54,6 +54,13 @@ def test_cxx_is_obeyed(monkeypatch, tmp_path):
         find_compiler()
 
 
+@pytest.mark.parametrize("given", ['g++ "', "g++ '-O2", "g++ \\"])
+def test_cxx_must_be_a_command(monkeypatch, given):
+    monkeypatch.setenv("CXX", given)
+    with pytest.raises(BernflowError, match=r"variable CXX=.* is no command \(No .*\): expected a C\+\+ compiler"):
+        toolchain.find_compiler()
+
+
 def test_a_compiler_that_does_not_run(tmp_path):
     with pytest.raises(BernflowError, match="cc' does not run"):
         toolchain._describe(tmp_path, (str(fake_compiler(tmp_path, "", status=1)),))
