@@ -96,6 +96,10 @@ def explained(path: Path) -> Iterator[None]:
         yield
     except FileWriteError:
         raise
+    except ValueError as error:
+        if "null" not in str(error):
+            raise
+        raise FileWriteError(f"{str(path)!r} cannot be written ({error}): choose another name.") from error
     except OSError as error:
         why = error.strerror or str(error)
         inside = str(error.filename or "").partition(f".part{os.sep}")[2]

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 INSTALLED = ("site-packages", "dist-packages")
 LOADS_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 LOADS_ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM")
+# A script or notebook, here and in a worker.
+MAIN = ("__main__", "__mp_main__")
 IMPORTS = ("IMPORT_NAME",)
 
 
@@ -65,8 +67,10 @@ def _library_folders() -> tuple[Path, ...]:
 
 def _is_library_module(name: str) -> bool:
     top = name.partition(".")[0]
+    if top in MAIN:
+        return False
     if top == "bernflow" or top in sys.stdlib_module_names:
-        return top not in ("__main__", "__mp_main__")
+        return True
     file = getattr(sys.modules.get(name), "__file__", None) or getattr(sys.modules.get(top), "__file__", None)
     return file is not None and _lies_in_library(file)
 

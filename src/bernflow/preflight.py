@@ -61,8 +61,7 @@ def _first_usable(target: Target, batches: Sequence[Float[np.ndarray, "k p"]]) -
     check_output(target)
     finite, gradients = [], []
     for batch in batches:
-        with user_code("The gradient of the model's log density"):
-            values, slopes = map(np.asarray, _values_and_gradients(target, batch))
+        values, slopes = map(np.asarray, _values_and_gradients(target, batch))
         finite.append(np.isfinite(values))
         gradients.append(slopes)
         usable = finite[-1] & np.isfinite(slopes).all(axis=1)

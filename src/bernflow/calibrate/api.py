@@ -17,6 +17,7 @@ from bernflow.errors import ArgumentError
 from bernflow.fit.settings import Settings, check_count
 from bernflow.keys import as_key
 from bernflow.models.base import num_rows
+from bernflow.models.inputs import compiled_code
 from bernflow.precision import use_precision
 from bernflow.preflight import preflight, starting_points
 from bernflow.target import Target
@@ -103,7 +104,7 @@ def calibrate(
         given = "neither" if model is None else "both"
         raise ArgumentError(f"calibrate got {given} of model and simulate=: expected exactly one of them.")
     simulation_key, fit_key, prior_key, rank_key = jax.random.split(as_key(key), 4)
-    with use_precision(settings.precision):
+    with compiled_code(), use_precision(settings.precision):
         keys = tuple(np.asarray(jax.random.key_data(key)) for key in (simulation_key, fit_key))
         request = Request(model, model_args, model_kwargs or {}, simulate, choices, keys, num, num_draws, weighted)
         prepared = prepare(request)

@@ -13,7 +13,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from bernflow.errors import ArgumentError, FileFormatError, FileWriteError
-from bernflow.files import ensure_writable, write_whole
+from bernflow.files import check_plain, ensure_writable, write_whole
 from bernflow.fit.checkpoint import Checkpoint, Saved
 from bernflow.fit.chunk import Trainee
 from bernflow.fit.identity import differences
@@ -68,6 +68,7 @@ class Resumption:
         try:
             stated = read_sealed(note)
             identity, checksum = dict(stated["identity"]), str(stated["sha256"])
+            check_plain(self.folder / POSTERIOR)
             whole = checksum_of(self.folder / POSTERIOR) == checksum
         except (OSError, ValueError, KeyError, TypeError) as error:
             self._distrust(f"{note} cannot be read ({type(error).__name__}: {error})")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bernflow.errors import ArgumentError, BernflowError, FileFormatError
-from bernflow.files import ensure_writable, write_whole
+from bernflow.files import check_plain, ensure_writable, write_whole
 from bernflow.fingerprint import fingerprint
 from bernflow.fit import load
 from bernflow.posterior import Posterior
@@ -48,6 +48,7 @@ class Kept:
             stated = read_sealed(note)
             kind, identity, checksum = (str(stated[key]) for key in ("kind", "identity", "sha256"))
             path = self._path(name, kind if kind in (POSTERIOR, VALUES) else VALUES)
+            check_plain(path)
             whole = checksum_of(path) == checksum
         except (OSError, ValueError, KeyError, TypeError) as error:
             self._distrust(note, f"{type(error).__name__}: {error}")

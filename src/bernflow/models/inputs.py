@@ -1,6 +1,7 @@
 """Data and functions as users hand them over: what is traced, what is static, what is refused."""
 
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +14,12 @@ from bernflow.errors import BernflowError, ModelError
 from bernflow.models.mapped import is_mapped, row_blocks
 
 NUMERIC_KINDS = "biufc"
+# What JAX says of functions that it cannot differentiate.
+NO_DERIVATIVE = re.compile(
+    r"do not support JVP|[Dd]ifferentiation (rule|does not work)|not (implemented|supported).*differentiation"
+    r"|Can't apply (forward|reverse)-mode|cannot be differentiated",
+    re.DOTALL,
+)
 
 
 class Opaque:
@@ -170,6 +177,14 @@ def compiled_code() -> Iterator[None]:
             f"The model failed while it was computed: {lines[-1]}\nThat is the last line of the error shown first. "
             "A function that the model calls on the host must work for all values of the parameters; it may return "
             "NaN where there is no density."
+        ) from error
+    except (ValueError, TypeError, NotImplementedError) as error:
+        if isinstance(error, BernflowError) or not NO_DERIVATIVE.search(str(error)):
+            raise
+        raise ModelError(
+            f"The log density cannot be differentiated: {str(error).splitlines()[0]}\nA fit needs its gradient and the "
+            "derivative of that. Give a function that is called on the host a derivative by jax.custom_jvp, and write "
+            "loops with jax.lax.scan. The error shown first ends at the line in question."
         ) from error
 
 

@@ -95,15 +95,16 @@ def every_chunk(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("kind", "number", "moment"),
+    ("kind", "number", "moment", "how"),
     [
-        pytest.param("flow", 1, "after", marks=pytest.mark.slow),
-        ("flow", 4, "during"),
-        pytest.param("flow", 6, "after", marks=pytest.mark.slow),
-        ("batches", 2, "after"),
+        pytest.param("flow", 1, "after", signal.SIGKILL, marks=pytest.mark.slow),
+        ("flow", 4, "during", signal.SIGKILL),
+        pytest.param("flow", 6, "after", signal.SIGKILL, marks=pytest.mark.slow),
+        pytest.param("flow", 4, "during", signal.SIGTERM, marks=pytest.mark.slow),
+        ("batches", 2, "after", signal.SIGTERM),
     ],
 )
-def test_a_killed_fit_ends_as_if_it_had_not_been(expected, tmp_path, kind, number, moment):
+def test_a_killed_fit_ends_as_if_it_had_not_been(expected, tmp_path, kind, number, moment, how):
     folder = tmp_path / "fit"
     source = str(Path(bf.__file__).parents[1])
     path = os.pathsep.join([source, os.environ.get("PYTHONPATH", "")])
@@ -119,7 +120,7 @@ def test_a_killed_fit_ends_as_if_it_had_not_been(expected, tmp_path, kind, numbe
             assert time.monotonic() < deadline
             time.sleep(0.05)
     finally:
-        victim.send_signal(signal.SIGKILL)
+        victim.send_signal(how)
         victim.wait()
         victim.stderr.close()
     assert len(list(folder.glob(".*.part"))) == (moment == "during")

@@ -214,6 +214,20 @@ def test_a_wrong_program_shows_the_line(code, match):
 
 
 @needs_stanc
+@pytest.mark.parametrize(
+    "name", ["$(touch harm)", "`touch harm`", "; touch harm;", "-o harm", "--o=harm", "a'b\"c", "\x1b[2J"]
+)
+def test_names_of_programs_are_only_names(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / f"{name}.stan"
+    path.write_text("parameters {\n  real mu\n}\n")
+    with pytest.raises(ModelError, match="line 3") as caught:
+        from_stan(path)
+    assert "\x1b" not in str(caught.value)
+    assert os.listdir(tmp_path) == [path.name]
+
+
+@needs_stanc
 def test_a_wrong_file_is_called_by_its_name(tmp_path):
     path = tmp_path / "schools.stan"
     path.write_text("parameters {\n  real mu\n}\n")
