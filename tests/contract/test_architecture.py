@@ -21,6 +21,7 @@ LAYERS = (
         "keys",
         "locks",
         "memory",
+        "nearest",
         "placement",
         "precision",
         "sealed",

@@ -49,7 +49,7 @@ def _material_of_file(path: Path) -> Material:
             f"{path} cannot be used without its model ({error}) Make the report from the folder of its run, or in "
             "Python: bf.load(path, model=...).report()."
         ) from error
-    return gather(posterior, NUM_DRAWS, KEY, weighted=False)
+    return gather(posterior, NUM_DRAWS, KEY)
 
 
 COMMAND = Command(

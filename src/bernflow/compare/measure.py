@@ -98,7 +98,7 @@ def leave_one_out(entries: Sequence[Entry]) -> "tuple[dict[str, Any], pd.DataFra
         for entry in entries:
             tree = None if entry.tree is None else entry.tree()
             if tree is not None and "log_likelihood" in tree.children and len(tree["log_likelihood"].data_vars) == 1:
-                found[entry.name] = arviz_stats.loo(tree, pointwise=True)
+                found[entry.name] = arviz_stats.loo(tree, pointwise=True, reff=1.0 if entry.independent else None)
         # Predictions of other data cannot be ranked.
         if len(found) < 2 or len({elpd.n_data_points for elpd in found.values()}) > 1:
             return found, None

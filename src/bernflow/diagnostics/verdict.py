@@ -107,6 +107,12 @@ class Diagnostics:
     missing_mass: float | None = None
     improper: str | None = None
 
+    @property
+    def weights_correct(self) -> bool:
+        """Whether importance weights correct what the fit left over, so that draws are weighted by default."""
+        covered = (self.missing_mass or 0.0) <= MISSING_USABLE
+        return self.verdict == "usable" and covered and self.khat <= USABLE_KHAT and self.ess_fraction >= USABLE_ESS
+
 
 def judge(
     log_weights: ArrayLike,
@@ -144,7 +150,7 @@ def judge(
     evidence, evidence_se = importance.log_evidence(raw)
 
     verdict, why = _judge_weights(raw, khat, ess, ess_se)
-    figures = f"k-hat {khat:.2f}, ESS {100 * ess:.1f} % of the draws"
+    figures = _figures(khat, ess, verdict)
     sentences = [f"{verdict.capitalize()} ({figures}): {why}"]
     if broken:
         verdict = "poor"
@@ -189,14 +195,20 @@ def say_improper(diagnostics: Diagnostics, parameters: str, until: float) -> Dia
         parameters: their names.
         until: so many standard deviations far the posterior was followed.
     """
-    figures = f"k-hat {diagnostics.khat:.2f}, ESS {100 * diagnostics.ess_fraction:.1f} % of the draws"
+    figures = _figures(diagnostics.khat, diagnostics.ess_fraction, "poor")
     status = (
-        f"Poor ({figures}): the posterior seems not to be proper. Along {parameters} its mass does not come to an end "
-        f"within {until:.0e} standard deviations of the fit, so that there may be no distribution to draw from. Give "
-        "these parameters a proper prior; look for a flat prior, separated classes, columns that repeat each other, a "
-        "scale that may become zero, and values that are clipped."
+        f"Poor ({figures}): the posterior seems to be improper. Along {parameters} the density does not decay within "
+        f"{until:.0e} standard deviations of the fit, so that there may be no distribution to draw from. Give these "
+        "parameters a proper prior; look for a flat prior, separated classes, columns that repeat each other, a scale "
+        "that may become zero, and values that are clipped."
     )
     return dataclasses.replace(diagnostics, verdict="poor", status=status, improper=parameters)
+
+
+def _figures(khat: float, ess: float, verdict: Verdict) -> str:
+    """Return the figures behind a verdict; k-hat is not informative where the weights are nearly equal."""
+    shown = f"ESS {100 * ess:.1f} % of the draws"
+    return shown if verdict == "good" and khat > GOOD_KHAT else f"{shown}, k-hat {khat:.2f}"
 
 
 def _judge_weights(raw: np.ndarray, khat: float, ess: float, ess_se: float) -> tuple[Verdict, str]:
@@ -212,29 +224,23 @@ def _judge_weights(raw: np.ndarray, khat: float, ess: float, ess_se: float) -> t
         if khat > GOOD_KHAT:
             return (
                 "good",
-                "the weights are constant to a few per cent, so their tail does not matter; use the draws.",
+                "the importance weights are nearly equal; the draws can be used as they are.",
             )
         return "good", "the draws can be used as they are."
     if khat <= USABLE_KHAT and ess >= USABLE_ESS:
         return "usable", (
-            "use post.draws(weighted=True), which corrects the remaining error; post.refine() or more steps may "
-            "remove it."
+            "importance weights correct the remaining error; draws, summaries and figures are weighted by default."
         )
     if any(khat <= highest and ess >= least for highest, least in BULK_LIMITS):
         return "usable", (
-            "the bulk is accurate but the far tails are not: trust means of bounded quantities and central "
-            "intervals, not tail probabilities; post.refine() or a heavier base may mend the tails, and "
-            "post.to_nuts() gives exact draws."
+            "the bulk is accurate, but the far tails are not: trust means of bounded quantities and central "
+            "intervals, not tail probabilities; post.to_nuts() gives exact draws."
         )
     if ess >= USABLE_ESS:
         return "poor", (
-            "the tails of the posterior are not covered and weights cannot repair that; try post.refine(), more "
-            "steps or restarts, or reparameterise the model (a non-centred hierarchy, a log scale)."
+            "the fit does not cover the tails of the posterior, and weights cannot repair that; do not use the draws."
         )
-    return "poor", (
-        "q is far from the posterior and few draws carry all the weight; try more steps, restarts, a richer family, "
-        "or reparameterise the model. Do not use the draws."
-    )
+    return "poor", ("the fit is far from the posterior, and few draws carry all the weight; do not use the draws.")
 
 
 def _largest_ratio(raw: np.ndarray) -> float:

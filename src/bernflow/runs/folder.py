@@ -14,6 +14,7 @@ from bernflow.files import json_text
 from bernflow.fit import load
 from bernflow.folders import write_folder
 from bernflow.posterior import Posterior
+from bernflow.posterior.weighting import AUTO, Weighted
 from bernflow.runs.draws import tabulate, take_draws, write_csv
 from bernflow.sealed import checksum_of, read_sealed, sealed_text
 from bernflow.versions import version_of
@@ -91,7 +92,7 @@ def write_run(
     folder: str | os.PathLike,
     *,
     num: int = 4000,
-    weighted: bool = False,
+    weighted: Weighted = AUTO,
     formats: Collection[str] = (CSV, NETCDF),
     origin: Mapping[str, Any] | None = None,
 ) -> Run:
@@ -103,14 +104,14 @@ def write_run(
         posterior: the fit.
         folder: the folder; it appears, or is replaced, when all of it is written.
         num: number of draws.
-        weighted: resample by Pareto-smoothed importance weights.
+        weighted: resample by Pareto-smoothed importance weights; "auto" where these correct the fit.
         formats: some of "csv", "netcdf" and "zarr", for the draws.
         origin: where the fit comes from (model, data, options), JSON-able, for the manifest.
     """
     check_formats(formats)
     folder, origin = Path(folder), dict(origin or {})
     tree, notes = take_draws(posterior, num, weighted)
-    weighted = bool(tree.attrs["weighted"])
+    is_weighted = bool(tree.attrs["weighted"])
     summary = tabulate(tree)
     diagnostics = describe(posterior)
     manifest: dict[str, Any] = {
@@ -122,7 +123,7 @@ def write_run(
         "verdict": posterior.diagnostics.verdict,
         "interrupted": bool(posterior.settings.get("interrupted", False)),
         "draws": num,
-        "weighted": weighted,
+        "weighted": is_weighted,
         "notes": notes,
     }
 
@@ -139,7 +140,7 @@ def write_run(
         if ZARR in formats:
             # Version 2 is what every reader knows, consolidated metadata included.
             tree.to_zarr(fresh / TREES[ZARR], zarr_format=2)
-        _write_report(posterior, fresh / REPORT, num, weighted, notes)
+        _write_report(posterior, fresh / REPORT, num, is_weighted, notes)
         manifest["sha256"] = {name: checksum_of(fresh / name) for name in sorted(os.listdir(fresh))}
         manifest["files"] = sorted([*manifest["sha256"], MANIFEST])
         (fresh / MANIFEST).write_text(sealed_text(manifest), encoding="utf-8")

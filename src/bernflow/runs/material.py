@@ -28,7 +28,7 @@ def material_of_run(folder: Path) -> Material:
     record = read_record(run.file(POSTERIOR))
     parts = _draws(run, record)
     if parts is None:
-        return gather(run.load(), NUM_DRAWS, KEY, weighted=False)
+        return gather(run.load(), NUM_DRAWS, KEY)
     weighted = bool(run.manifest.get("weighted"))
     if weighted:  # the weights of draws that were resampled tell nothing about the fit
         parts["log_weights"] = None
