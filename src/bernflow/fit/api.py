@@ -67,8 +67,8 @@ def fit(
     and returned, with a warning and `settings["interrupted"]`; a second Ctrl-C stops at once.
 
     Args:
-        model: a NumPyro model function, a `bernflow.Model`, a PyMC model, or what `bernflow.from_log_density`,
-            `bernflow.from_stan` and `bernflow.from_pymc` return.
+        model: a NumPyro model function, a `bernflow.Model`, a PyMC or Bambi model, or what
+            `bernflow.from_log_density`, `bernflow.from_stan` and `bernflow.from_pymc` return.
         *model_args: positional arguments of a NumPyro model: arrays, columns of pandas or polars, lists of numbers, or
             anything else.
         model_kwargs: keyword arguments of a NumPyro model whose names are those of options of `fit`; all others can be

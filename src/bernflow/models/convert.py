@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bernflow.errors import ModelError
+from bernflow.models.bambi import is_bambi, pymc_model
 from bernflow.models.base import AbstractModel
 from bernflow.models.columns import with_arrays
 from bernflow.models.numpyro import NumPyroModel, TrainedSitesError
@@ -18,7 +19,7 @@ def as_model(model: Any, args: tuple = (), kwargs: dict[str, Any] | None = None)
     """Turn a model of any accepted kind into an `AbstractModel`.
 
     Args:
-        model: a bernflow model, a NumPyro model function, or a PyMC model.
+        model: a bernflow model, a NumPyro model function, a PyMC model, or a Bambi model.
         args: positional arguments of a NumPyro model function.
         kwargs: its keyword arguments.
     """
@@ -32,6 +33,8 @@ def as_model(model: Any, args: tuple = (), kwargs: dict[str, Any] | None = None)
         return model
     if isinstance(model, type) and issubclass(model, AbstractModel):
         raise ModelError(f"The model is the class {model.__name__} itself: expected an instance of it.")
+    if is_bambi(model):
+        model = pymc_model(model)
     if is_pymc(model):
         if args or kwargs:
             raise ModelError(
@@ -43,7 +46,7 @@ def as_model(model: Any, args: tuple = (), kwargs: dict[str, Any] | None = None)
         return with_arrays(lambda given: _from_function(model, *given), (args, kwargs or {}))
     raise ModelError(
         f"The model is a {type(model).__module__}.{type(model).__qualname__}: expected a NumPyro model function, a "
-        f"pymc.Model, a bf.Model, or the result of bf.from_log_density or bf.from_stan.{_advice(model)}"
+        f"pymc.Model, a bambi.Model, a bf.Model, or the result of bf.from_log_density or bf.from_stan.{_advice(model)}"
     )
 
 
@@ -57,7 +60,8 @@ def _from_function(function: Callable, args: tuple, kwargs: dict[str, Any]) -> A
 
 def is_function(model: Any) -> bool:
     """Tell whether something is taken for a NumPyro model function."""
-    return callable(model) and not isinstance(model, type) and not is_pymc(model) and not _is_foreign(model)
+    is_known = isinstance(model, type) or is_pymc(model) or is_bambi(model) or _is_foreign(model)
+    return callable(model) and not is_known
 
 
 def _advice(model: Any) -> str:

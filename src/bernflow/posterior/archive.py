@@ -179,14 +179,14 @@ def _check_density(posterior: Posterior, model: AbstractModel, trial: Trial, che
     if check:
         raise ArgumentError(
             f"load(model=...): the log density of this model differs from that of the fit {by}: its data, or its code, "
-            "are not those that were fitted. Pass these, fit the new data with bf.fit, or attach the model all the same "
-            "with check=False; the fit is then judged anew under it."
+            "are not those that were fitted. Pass these, fit the new data with bf.fit, or attach the model all the "
+            "same with check=False; the fit is then judged anew under it."
         )
     diagnostics = judge(posterior.log_weights(NUM_JUDGED))
     posterior.diagnostics = dataclasses.replace(
         diagnostics,
-        status=f"{diagnostics.status} This is the verdict on an earlier fit under another model or other data, whose log "
-        f"density differs {by}.",
+        status=f"{diagnostics.status} This is the verdict on an earlier fit under another model or other data, whose "
+        f"log density differs {by}.",
     )
 
 

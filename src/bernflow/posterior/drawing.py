@@ -1,4 +1,4 @@
-"""Draws of a posterior by name: from its flow, weighted where that helps, or from its file where the model is missing."""
+"""Draws of a posterior by name: from its flow, weighted where that helps, or from its file without a model."""
 
 import math
 import warnings
@@ -15,7 +15,7 @@ from bernflow.keys import as_key, generator
 from bernflow.models.base import AbstractModel
 from bernflow.posterior import sampling
 from bernflow.posterior.arguments import check_count
-from bernflow.posterior.stored import MAX_DERIVED, NUM_TRIED, MAX_COORDINATES, SavedLayout, Stored, Trial, num_stored
+from bernflow.posterior.stored import MAX_COORDINATES, MAX_DERIVED, NUM_TRIED, SavedLayout, Stored, Trial, num_stored
 from bernflow.posterior.weighting import AUTO, Weighted, is_weighted
 from bernflow.precision import use_precision
 
@@ -70,9 +70,7 @@ def draw(
     model = posterior.model
     with use_precision(posterior.precision):
         x, log_q = points(posterior, num, key, use)
-        theta = sampling.constrain(
-            posterior.layout, model if deterministic is not False else None, x, _only(deterministic)
-        )
+        theta = sampling.constrain(posterior.layout, None if deterministic is False else model, x, _only(deterministic))
         found = {"log_q": log_q} if stats else {}
         if stats and model is not None:
             found["lp"] = sampling.log_density(posterior.layout, model, x)

@@ -1,12 +1,14 @@
 """Leave-one-out cross-validation by Pareto-smoothed importance sampling, of ArviZ."""
 
 import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from bernflow.errors import ArgumentError
 from bernflow.filters import local_filters
 
 if TYPE_CHECKING:
+    import pandas as pd
     import xarray as xr
 
 # A k-hat of leave-one-out above this says that the data point has too much influence for its estimate to be trusted.
@@ -39,3 +41,15 @@ def leave_one_out(tree: "xr.DataTree", var_name: str | None = None, independent:
         warnings.simplefilter("ignore")
         reff = 1.0 if independent else None
         return arviz_stats.loo(tree, pointwise=True, var_name=var_name or known[0], reff=reff)
+
+
+def rank(elpds: Mapping[str, Any]) -> "pd.DataFrame | None":
+    """Return ArviZ's table that ranks models by leave-one-out; None where there are fewer than two."""
+    import arviz_stats
+
+    if len(elpds) < 2:
+        return None
+    with local_filters():
+        # What ArviZ warns of is in the estimates.
+        warnings.simplefilter("ignore")
+        return arviz_stats.compare(dict(elpds))

@@ -27,9 +27,9 @@ def prior_draws(model: AbstractModel, precision: str, num: int, key: Any) -> Dra
         blocks = [_draw(model, keys[start : start + BLOCK]) for start in range(0, len(keys), BLOCK)]
         if blocks[0] is None:
             raise ModelError(
-                f"The prior of this {type(model).__name__} cannot be drawn from: a prior is improper, or the model does "
-                "not tell its prior from its likelihood (a Stan program, a log density). Give every parameter a proper "
-                "prior in a bf.Model, a NumPyro or a PyMC model."
+                f"The prior of this {type(model).__name__} cannot be drawn from: a prior is improper, or the model "
+                "does not tell its prior from its likelihood (a Stan program, a log density). Give every parameter a "
+                "proper prior in a bf.Model, a NumPyro or a PyMC model."
             )
         names = [site.name for site in model.sites]
         return {name: np.concatenate([np.asarray(b[name]) for b in blocks])[:num] for name in names}  # type: ignore[index]

@@ -60,7 +60,7 @@ class Stored:
     draws: Mapping[str, np.ndarray] = field(default_factory=dict)
     stats: Mapping[str, np.ndarray] = field(default_factory=dict)
     weighted: bool = False
-    axes: Axes = Axes()
+    axes: Axes = field(default_factory=Axes)
     trial: Trial | None = None
 
     @property

@@ -34,7 +34,8 @@ def verdict_section(material: Material) -> str:
     return (
         f'<section class="verdict {escape(d.verdict)}" aria-labelledby="verdict">'
         f'<h2 id="verdict"><svg viewBox="0 0 24 24" aria-hidden="true">{ICONS[d.verdict]}</svg>{TITLES[d.verdict]}</h2>'
-        f"<p>{escape(d.status)}</p>{_say_tails(material)}<h3>What to do next</h3><ol>{advice}</ol></section>\n{_figures(d)}"
+        f"<p>{escape(d.status)}</p>{_say_tails(material)}<h3>What to do next</h3><ol>{advice}</ol></section>\n"
+        f"{_figures(d)}"
     )
 
 

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from bernflow.diagnostics.verdict import USABLE_ESS, USABLE_KHAT
 from bernflow.posterior import Posterior
 from bernflow.posterior.drawing import draw
-from bernflow.posterior.tables import Axes, components
+from bernflow.posterior.tables import components
 
 # The largest weights are as many as the tail that k-hat is estimated from: three square roots of all.
 TAIL_ROOTS = 3.0

@@ -82,8 +82,8 @@ def check_free(folder: str | os.PathLike, force: bool = False) -> None:
     if others and not force:
         some = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
         raise ArgumentError(
-            f"The folder {folder} holds files that are not of a run of bernflow ({some}): choose another folder, or "
-            "force it; then they stay, and results are put beside them."
+            f"The folder {folder} holds files that are not of a run of bernflow ({some}): choose another folder "
+            "(--out), or write the results beside them (--force)."
         )
 
 
@@ -164,6 +164,16 @@ def read_run(folder: str | os.PathLike) -> Run:
         raise
     except Exception as error:  # a file can make its parser raise almost anything
         raise _damaged(folder, str(error)) from error
+
+
+def load_any(path: str | os.PathLike) -> Posterior:
+    """Read a posterior without its model from the folder of a run, or from a file that `Posterior.save` wrote."""
+    path = Path(path)
+    if not path.exists():
+        raise ArgumentError(
+            f"{path} does not exist: expected the folder of a run of bernflow fit, or a saved posterior."
+        )
+    return read_run(path).load() if path.is_dir() else load(path)
 
 
 def describe(posterior: Posterior) -> dict[str, Any]:

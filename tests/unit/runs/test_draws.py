@@ -27,8 +27,10 @@ def written(tree, settings=None):
 
 def tree_of(num=3, **values):
     return to_datatree(
-        {name: np.broadcast_to(v, (num, *np.shape(v))) for name, v in values.items()},
-        {"log_q": np.arange(num) - 0.1, "lp": np.arange(num) + 0.3},
+        {
+            "posterior": {name: np.broadcast_to(v, (num, *np.shape(v))) for name, v in values.items()},
+            "sample_stats": {"log_q": np.arange(num) - 0.1, "lp": np.arange(num) + 0.3},
+        }
     )
 
 
@@ -61,7 +63,7 @@ def test_names_that_csv_cannot_hold():
 def test_summary_counts_from_one_and_rounds_nothing():
     rng = np.random.default_rng(0)
     x, m = rng.normal(size=101), rng.normal(size=(101, 1, 2))
-    table = tabulate(to_datatree({"x": x, "m": m}))
+    table = tabulate(to_datatree({"posterior": {"x": x, "m": m}}))
     assert list(table.index) == ["x", "m[1,1]", "m[1,2]"]
     assert list(table.columns) == ["mean", "sd", "2.5%", "5%", "25%", "50%", "75%", "95%", "97.5%"]
     assert table.loc["x", "mean"] == x.mean()
