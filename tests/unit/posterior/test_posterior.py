@@ -240,7 +240,7 @@ def test_summary_unrounded(make):
 
 def test_to_arviz_is_accepted_by_arviz(make):
     post = make(shift=0.2)
-    tree = post.to_arviz(1000, kind="datatree")
+    tree = post.to_arviz(1000, weighted=False, kind="datatree")
     assert set(tree.children) == {"posterior", "sample_stats", "log_likelihood", "log_prior", "observed_data"}
     assert tree.posterior["s"].shape == (1, 1000, 2)
     stats_group = tree.sample_stats

@@ -95,14 +95,14 @@ def test_a_huge_log_likelihood_is_left_out(posterior, monkeypatch):
 
 
 def test_draws_that_cannot_be_weighted_are_not(posterior, monkeypatch):
-    call = type(posterior).to_arviz
+    call = draws.export
 
-    def refuse(self, num, weighted=False, **options):
+    def refuse(posterior, num, key, weighted, log_likelihood):
         if weighted:
             raise ArgumentError("every draw lies where the density is zero.")
-        return call(self, num, **options)
+        return call(posterior, num, key, weighted, log_likelihood)
 
-    monkeypatch.setattr(type(posterior), "to_arviz", refuse)
+    monkeypatch.setattr(draws, "export", refuse)
     tree, notes = take_draws(posterior, 10, True)
     assert tree.attrs["weighted"] == 0
     assert notes == ["The draws are not resampled: every draw lies where the density is zero."]

@@ -106,13 +106,10 @@ class StanModel(AbstractMappedModel):
         if not generated:
             return ()
         points = np.random.default_rng(2).uniform(-1.0, 1.0, (NUM_PROBES, self.instance.dim))
-        handles = np.full(NUM_PROBES, self.handle, np.int32)
-        first, second = (
-            self.instance.engine.evaluate(
-                Operation.DERIVED, handles, points, np.full((NUM_PROBES, 2), seed, np.uint32), self.instance.num_derived
-            )
-            for seed in (1, 2)
-        )
+        handles, num = np.full(NUM_PROBES, self.handle, np.int32), self.instance.num_derived
+        keys = [np.tile(np.array([seed, 0], np.uint32), (NUM_PROBES, 1)) for seed in (1, 2)]
+        engine = self.instance.engine
+        first, second = (engine.evaluate(Operation.DERIVED, handles, points, key, num) for key in keys)
         random = ((first != second) & np.isfinite(first) & np.isfinite(second)).any(axis=0)
         return tuple(v.name for v in generated if random[v.places].any())
 
