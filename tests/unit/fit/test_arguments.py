@@ -51,7 +51,7 @@ def test_a_model_with_data_takes_no_more():
     import numpyro.distributions as dist
 
     own = Model(prior={"m": dist.Normal(0, 1)}, likelihood=lambda th: dist.Normal(th["m"], 1), y=np.zeros(2))
-    with pytest.raises(TypeError, match="neither an option of bf.fit nor an argument of the Model, which"):
+    with pytest.raises(TypeError, match=r"neither an option of bf.fit nor an argument of the Model, which"):
         ask(own, y=1)
 
 
