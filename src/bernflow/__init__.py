@@ -8,7 +8,7 @@ from types import ModuleType
 from numpyro import __version__ as _numpyro_version  # noqa: F401
 
 from bernflow.calibrate import Calibration, calibrate
-from bernflow.compare import Comparison, compare
+from bernflow.compare import Comparison, compare, compare_models
 from bernflow.diagnostics import Diagnostics
 from bernflow.errors import ArgumentError, BernflowError, FileFormatError, FileWriteError, ModelError
 from bernflow.fit import fit, load
@@ -32,6 +32,7 @@ __all__ = [
     "SemiStructured",
     "calibrate",
     "compare",
+    "compare_models",
     "fit",
     "from_log_density",
     "from_pymc",

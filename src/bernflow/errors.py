@@ -65,3 +65,14 @@ class FileWriteError(BernflowError, OSError):
             ...
         bernflow.errors.FileWriteError: ...
     """
+
+
+class UnknownArgumentError(ArgumentError, TypeError):
+    """A keyword argument that neither bernflow nor the model knows; the message names the nearest one.
+
+    Example:
+        >>> bf.fit(model, y, step=100)
+        Traceback (most recent call last):
+            ...
+        bernflow.errors.UnknownArgumentError: ...
+    """

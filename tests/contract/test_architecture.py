@@ -23,6 +23,7 @@ LAYERS = (
         "keys",
         "locks",
         "memory",
+        "nearest",
         "placement",
         "precision",
         "sealed",

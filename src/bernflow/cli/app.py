@@ -1,16 +1,16 @@
 """The command `bernflow`: finds the subcommand, runs it, and turns errors into one sentence."""
 
 import argparse
-import difflib
 import os
 import sys
 import textwrap
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
-from bernflow.cli import benchmark, completion, data, demo, doctor, fit, report, reproduce
+from bernflow.cli import benchmark, compare, completion, data, demo, doctor, fit, report, reproduce, summary
 from bernflow.cli.command import ERROR, INTERRUPTED, OK, USAGE, Command
 from bernflow.errors import BernflowError
+from bernflow.nearest import nearest
 from bernflow.text import printable
 from bernflow.versions import version_of
 
@@ -18,6 +18,8 @@ from bernflow.versions import version_of
 COMMANDS: tuple[Command, ...] = (
     demo.COMMAND,
     fit.COMMAND,
+    summary.COMMAND,
+    compare.COMMAND,
     report.COMMAND,
     reproduce.COMMAND,
     benchmark.COMMAND,
@@ -39,7 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = make_parser()
     try:
-        options = parser.parse_args(arguments)
+        options, unknown = parser.parse_known_args(arguments)
+        if unknown:
+            _refuse(options.parser, unknown)
         if options.command is None:
             parser.print_help(sys.stderr)
             return USAGE
@@ -59,6 +63,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return _fail(f"{where}{error.strerror or error}.")
+
+
+def _refuse(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> NoReturn:
+    """Name the words that a command does not know, under its own usage line, and what was probably meant."""
+    # argparse has no public way to list what was declared.
+    known = [option for action in parser._actions for option in action.option_strings]
+    words = [word.partition("=")[0] for word in unknown if word.startswith("-")] or list(unknown)
+    guesses = [guess for guess in (nearest(word, known) for word in words) if guess]
+    parser.error(f"unrecognized arguments: {' '.join(unknown)}.{''.join(guesses)}")
 
 
 def _fail(message: str, code: int = ERROR) -> int:
@@ -92,8 +105,7 @@ class _Parser(argparse.ArgumentParser):
         if action.choices is None or value in action.choices:
             return
         known = [str(choice) for choice in action.choices]
-        near = difflib.get_close_matches(str(value), known, n=1)
-        guess = f" Did you mean {near[0]}?" if near else ""
+        guess = nearest(str(value), known)
         raise argparse.ArgumentError(action, f"there is no {value!r}: expected one of {', '.join(known)}.{guess}")
 
 
@@ -113,7 +125,7 @@ first steps:
         formatter_class=_Formatter,
     )
     parser.add_argument("--version", action="version", version=f"bernflow {version_of('bernflow')}")
-    parser.set_defaults(command=None)
+    parser.set_defaults(command=None, parser=parser)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for command in COMMANDS:
         details = commands.add_parser(
@@ -125,5 +137,5 @@ first steps:
             formatter_class=_Formatter,
         )
         command.add_arguments(details)
-        details.set_defaults(command=command)
+        details.set_defaults(command=command, parser=details)
     return parser

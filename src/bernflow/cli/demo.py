@@ -52,7 +52,7 @@ def _summary(posterior: bf.Posterior, log_evidence: float | None) -> Iterator[st
     """Yield the table of the parameters and the figures of the fit."""
     table = posterior.summary(num=NUM_DRAWS)
     yield ""
-    yield from table_lines([(str(name), row) for name, row in table.iterrows() if str(name).split("[")[0] in SHOWN])
+    yield from table_lines([(str(name), row[:4]) for name, row in table.iterrows() if str(name).split("[")[0] in SHOWN])
     yield ""
     yield from figure_lines(posterior, log_evidence)
     yield ""

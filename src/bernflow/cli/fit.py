@@ -15,6 +15,8 @@ from bernflow.errors import ArgumentError, ModelError
 from bernflow.files import ensure_writable, json_text
 from bernflow.fit.deadline import Deadline
 from bernflow.fit.settings import resolve_settings
+from bernflow.posterior.tables import written
+from bernflow.posterior.weighting import AUTO
 from bernflow.runs.folder import CSV, FORMATS, NETCDF, Run, check_formats, check_free, fingerprint, write_run
 from bernflow.runs.source import load_model, split_name
 from bernflow.text import printable
@@ -29,17 +31,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model",
         metavar="MODEL",
-        help="MODEL.stan, or MODEL.py:NAME, a NumPyro model function or a bernflow model in a Python file (NAME: model "
-        "if left out). A Python file is executed: run only those that you trust",
+        help="MODEL.stan, or MODEL.py:NAME, a NumPyro model function, a bernflow, PyMC or Bambi model, or a function "
+        "that returns one, in a Python file (NAME: model if left out). A Python file is executed: run only those that "
+        "you trust",
     )
     parser.add_argument(
         "data",
         nargs="?",
         type=Path,
-        metavar="DATA.json",
-        help="the data in CmdStan's JSON format; a Python function gets them as keyword arguments. Leave it out where "
-        "the model takes none",
+        metavar="DATA",
+        help="the data: JSON in CmdStan's format, or a table as CSV or Parquet, whose columns are arrays and whose "
+        "number of rows is N; a Python function gets them as keyword arguments. Leave it out where the model takes "
+        "none",
     )
+    parser.add_argument("--data", type=Path, dest="data_option", metavar="DATA", help="the same as DATA")
     parser.add_argument(
         "--out",
         type=Path,
@@ -88,8 +93,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     draws.add_argument("--draws", type=_count, default=4000, metavar="N", help="how many (default: 4000)")
     draws.add_argument(
         "--resample",
-        action="store_true",
-        help="resample by Pareto-smoothed importance weights, which corrects what the fit left over",
+        action=argparse.BooleanOptionalAction,
+        help="resample by Pareto-smoothed importance weights, which corrects what the fit left over (default: where "
+        "the verdict says so)",
     )
     draws.add_argument(
         "--format",
@@ -108,6 +114,9 @@ def run(options: argparse.Namespace) -> int:
     """Fit, write the folder, and say what was found."""
     settings = {name: getattr(options, name) for name in FIT_OPTIONS}
     try:
+        if options.data is not None and options.data_option is not None:
+            raise ArgumentError(f"DATA was given twice, {options.data} and --data {options.data_option}: expected one.")
+        data = options.data or options.data_option
         path, _ = split_name(options.model)
         resolve_settings(base=None, num_particles=None, optimizer=None, precision=None, **settings)
         Deadline.start(options.time_limit)
@@ -119,7 +128,7 @@ def run(options: argparse.Namespace) -> int:
     check_free(out, options.force)
     ensure_writable(out.parent)
     with redirect_stdout(sys.stderr) if options.json else nullcontext(), _spoken_warnings(), _shown_causes():
-        source = load_model(options.model, options.data, progress=not options.quiet)
+        source = load_model(options.model, data, progress=not options.quiet)
         posterior = bf.fit(
             source.model,
             model_kwargs=source.model_kwargs,
@@ -131,11 +140,16 @@ def run(options: argparse.Namespace) -> int:
         )
         origin = {
             "model": {**(fingerprint(path) or {}), "given": options.model},
-            "data": fingerprint(options.data),
+            "data": fingerprint(data),
             "options": {"seed": options.seed, "time_limit": options.time_limit, **settings},
         }
         found = write_run(
-            posterior, out, num=options.draws, weighted=options.resample, formats=options.format, origin=origin
+            posterior,
+            out,
+            num=options.draws,
+            weighted=AUTO if options.resample is None else options.resample,
+            formats=options.format,
+            origin=origin,
         )
     code = INTERRUPTED if found.manifest["interrupted"] else POOR if found.manifest["verdict"] == "poor" else OK
     print(_as_json(found, code) if options.json else "\n".join(_report(posterior, found, options.quiet)))
@@ -144,18 +158,22 @@ def run(options: argparse.Namespace) -> int:
 
 def _report(posterior: bf.Posterior, found: Run, quiet: bool) -> Iterator[str]:
     if not quiet:
-        rows = [(str(name), row) for name, row in found.summary[list(COLUMNS)].iterrows()]
+        rows = [(str(name), written(row)) for name, row in found.summary[list(COLUMNS)].iterrows()]
         yield ""
-        yield from table_lines(rows, ".4g", MAX_ROWS, f": {found.folder / 'summary.csv'}")
+        yield from table_lines(rows, "", MAX_ROWS, f": {found.folder / 'summary.csv'}")
         yield ""
         yield from figure_lines(posterior)
         yield ""
     yield from wrapped(posterior.diagnostics.status)
-    if "post." in posterior.diagnostics.status and not quiet:
+    if found.manifest["weighted"] and not quiet:
         yield from wrapped(
-            "(On the command line, --resample weights the draws and --steps trains longer; in Python, post is what "
-            "bernflow.load reads.)"
+            "The draws are resampled by their importance weights; --no-resample leaves them as they are."
         )
+    if posterior.diagnostics.verdict != "good" and not quiet:
+        yield ""
+        yield "What to do next (in Python, post is what bernflow.load reads):"
+        for sentence in posterior.advice:
+            yield from wrapped(f"- {sentence.replace('`', '')}")
     for note in found.manifest["notes"]:
         yield from wrapped(f"Note: {note}")
     if not quiet:
@@ -223,7 +241,7 @@ def _formats(text: str) -> tuple[str, ...]:
 
 COMMAND = Command(
     name="fit",
-    summary="fit a Stan or NumPyro model to a JSON file",
+    summary="fit a Stan, NumPyro, PyMC or Bambi model",
     description=(
         "Fit a model, print the posterior with its verdict, and write a folder with the draws (draws.csv in CmdStan's "
         "layout, draws.nc for ArviZ), summary.csv, diagnostics.json, report.html, posterior.bernflow (read it with "
@@ -235,7 +253,7 @@ COMMAND = Command(
     epilog="""
 examples:
   bernflow fit eight_schools.stan eight_schools.json --out schools
-  bernflow fit model.py:model data.json --resample --draws 10000
+  bernflow fit model.py:model data.csv --time-limit 60 --draws 10000
   bernflow fit model.stan data.json --quiet --json | jq .khat
 
 exit codes:

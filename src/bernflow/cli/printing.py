@@ -14,13 +14,13 @@ NAME_WIDTH = 12
 
 
 def table_lines(
-    rows: Sequence[tuple[str, Iterable[float]]], number: str = ".2f", max_rows: int | None = None, rest: str = ""
+    rows: Sequence[tuple[str, Iterable[float | str]]], number: str = ".2f", max_rows: int | None = None, rest: str = ""
 ) -> Iterator[str]:
     """Yield a table of mean, sd and a central interval.
 
     Args:
         rows: name and values of each parameter.
-        number: how to write a number.
+        number: how to write a number; empty where the values are texts already.
         max_rows: show so many at most.
         rest: where the others are.
     """
@@ -37,8 +37,8 @@ def figure_lines(posterior: Posterior, exact: float | None = None) -> Iterator[s
     """Yield the figures of a fit; `exact` is its log evidence where that is known."""
     d = posterior.diagnostics
     known = "" if exact is None else f"   (exact: {exact:.4f})"
-    yield f"{'k-hat':<14}{d.khat:>9.2f} ± {d.khat_se:.2f}     ({say_khat(d)})"
     yield f"{'ESS':<14}{100 * d.ess_fraction:>9.1f} %          of the draws, after weighting"
+    yield f"{'k-hat':<14}{d.khat:>9.2f} ± {d.khat_se:.2f}     ({say_khat(d)})"
     yield f"{'ELBO':<14}{d.elbo:>9.4f} ± {write_error(d.elbo_se)}"
     yield f"{'log evidence':<14}{d.log_evidence:>9.4f} ± {write_evidence_error(d)}{known}"
     yield f"{'time':<14}{posterior.settings['wall_seconds']:>9.1f} s,  {posterior.settings['steps']} steps"

@@ -3,12 +3,11 @@
 import argparse
 from pathlib import Path
 
-import bernflow as bf
 from bernflow.cli.command import Command
 from bernflow.cli.printing import wrapped
-from bernflow.errors import ArgumentError, FileFormatError, ModelError
-from bernflow.report.material import Material, gather
+from bernflow.report.material import gather
 from bernflow.report.page import TITLE, write_page
+from bernflow.runs.folder import load_any
 from bernflow.runs.material import material_of_run
 from bernflow.text import printable
 
@@ -31,26 +30,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Write the page, and say where it is."""
-    if not options.run.exists():
-        raise ArgumentError(
-            f"{options.run} does not exist: expected the folder of a run of bernflow fit, or a saved posterior."
-        )
     out = options.out or Path(f"{options.run.resolve().name.removesuffix('.bernflow')}-report.html")
-    material = material_of_run(options.run) if options.run.is_dir() else _material_of_file(options.run)
+    is_run = options.run.is_dir()
+    material = material_of_run(options.run) if is_run else gather(load_any(options.run), NUM_DRAWS, KEY)
     write_page(material, out, options.title)
     print("\n".join(wrapped(material.diagnostics.status)))
     print(printable(f"Report: {out}"))
-
-
-def _material_of_file(path: Path) -> Material:
-    try:
-        posterior = bf.load(path)
-    except ModelError as error:
-        raise FileFormatError(
-            f"{path} cannot be used without its model ({error}) Make the report from the folder of its run, or in "
-            "Python: bf.load(path, model=...).report()."
-        ) from error
-    return gather(posterior, NUM_DRAWS, KEY, weighted=False)
 
 
 COMMAND = Command(

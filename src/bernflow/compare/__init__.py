@@ -1,6 +1,7 @@
 """Posteriors side by side: fits, NUTS runs, ArviZ trees and plain draws."""
 
 from bernflow.compare.api import compare
+from bernflow.compare.models import compare_models
 from bernflow.compare.result import Comparison
 
-__all__ = ["Comparison", "compare"]
+__all__ = ["Comparison", "compare", "compare_models"]

@@ -12,6 +12,7 @@ from bernflow.diagnostics.verdict import Diagnostics
 from bernflow.errors import ArgumentError
 from bernflow.posterior import Posterior
 from bernflow.posterior.chains import NutsRun
+from bernflow.posterior.export import export
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -65,14 +66,20 @@ def as_entry(name: str, value: Any, num: int, key: Key[Array, ""], weighted: boo
         return _from_posterior(name, value, num, key, weighted)
     if isinstance(value, NutsRun):
         draws = value.draws(deterministic=False)
-        return Entry(name, draws, False, tuple(draws), value.diagnostics, value.to_arviz)
+        return Entry(name, draws, False, tuple(draws), value.diagnostics, value.to_tree)
     if hasattr(value, "children") and hasattr(value, "ds"):
         return _from_tree(name, value)
+    if type(value).__name__ == "InferenceData":
+        from arviz_base import convert_to_datatree
+
+        tree = convert_to_datatree(value)
+        tree.attrs |= dict(value.attrs)
+        return _from_tree(name, tree)
     if isinstance(value, Mapping):
         return _from_dict(name, value)
     raise ArgumentError(
         f"compare: {name!r} is a {type(value).__module__}.{type(value).__qualname__}: expected a posterior of bf.fit, "
-        "a run of post.to_nuts, an ArviZ DataTree, or a dict of draws, {name: (num, *shape)}."
+        "a run of post.to_nuts, an ArviZ DataTree or InferenceData, or a dict of draws, {name: (num, *shape)}."
     )
 
 
@@ -126,7 +133,7 @@ def _different(first: Entry, other: Entry, own: Sequence[str], names: Sequence[s
 
 def _from_posterior(name: str, posterior: Posterior, num: int, key: Key[Array, ""], weighted: bool) -> Entry:
     draws = posterior.draws(num, key, weighted, deterministic=False)
-    tree = None if posterior.model is None else lambda: posterior.to_arviz(num, key, weighted)
+    tree = None if posterior.model is None else lambda: export(posterior, num, key, weighted)
     by_chain = {site: value[None] for site, value in draws.items()}
     return Entry(name, by_chain, True, tuple(draws), posterior.diagnostics, tree)
 

@@ -1,6 +1,5 @@
 """Numbers that tell two posteriors apart: moments, marginal distances, joint distance, predictive accuracy."""
 
-import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,7 +11,7 @@ from bernflow.compare.entries import Component, Entry, matrix
 from bernflow.diagnostics import agreement
 from bernflow.diagnostics.agreement import Agreement
 from bernflow.diagnostics.distances import sliced_wasserstein
-from bernflow.filters import local_filters
+from bernflow.posterior import loo
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -89,20 +88,16 @@ def leave_one_out(entries: Sequence[Entry]) -> "tuple[dict[str, Any], pd.DataFra
     Returns:
         One `ELPDData` of ArviZ per entry, and ArviZ's table that ranks them; None where fewer than two can be ranked.
     """
-    import arviz_stats
-
-    found: dict[str, Any] = {}
-    with local_filters():
-        # ArviZ warns of data points with a large k-hat; their number is in the overview.
-        warnings.simplefilter("ignore")
-        for entry in entries:
-            tree = None if entry.tree is None else entry.tree()
-            if tree is not None and "log_likelihood" in tree.children and len(tree["log_likelihood"].data_vars) == 1:
-                found[entry.name] = arviz_stats.loo(tree, pointwise=True)
-        # Predictions of other data cannot be ranked.
-        if len(found) < 2 or len({elpd.n_data_points for elpd in found.values()}) > 1:
-            return found, None
-        return found, arviz_stats.compare(found)
+    trees = {entry.name: (entry.tree(), entry.independent) for entry in entries if entry.tree is not None}
+    found = {
+        name: loo.leave_one_out(tree, independent=independent)
+        for name, (tree, independent) in trees.items()
+        if "log_likelihood" in tree.children and len(tree["log_likelihood"].data_vars) == 1
+    }
+    # Predictions of other data cannot be ranked.
+    if len({elpd.n_data_points for elpd in found.values()}) > 1:
+        return found, None
+    return found, loo.rank(found)
 
 
 def _halves(values: Float[np.ndarray, "chains num d"]) -> list[Float[np.ndarray, "half d"]]:

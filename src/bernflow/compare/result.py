@@ -12,12 +12,11 @@ from bernflow.diagnostics.agreement import Agreement
 from bernflow.diagnostics.chains import ChainDiagnostics
 from bernflow.diagnostics.verdict import Diagnostics
 from bernflow.posterior import display
+from bernflow.posterior.loo import MAX_KHAT
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# A k-hat of leave-one-out above this says that the data point has too much influence for its estimate to be trusted.
-MAX_LOO_KHAT = 0.7
 MAX_NAMED = 4
 
 
@@ -133,7 +132,7 @@ class Comparison:
             "floor": joint.floor if joint else nan,
             "elpd_loo": float(elpd.elpd) if elpd is not None else nan,
             "elpd_loo_se": float(elpd.se) if elpd is not None else nan,
-            "num_bad_k": int(np.sum(np.asarray(elpd.pareto_k) > MAX_LOO_KHAT)) if elpd is not None else nan,
+            "num_bad_k": int(np.sum(np.asarray(elpd.pareto_k) > MAX_KHAT)) if elpd is not None else nan,
         }
 
     def plot(self, **kwargs: Any) -> Any:

@@ -2,11 +2,12 @@
 
 * good: R-hat of every quantity at most 1.01, no divergence, and at least 400 effective draws of every quantity, in the
   bulk and in the tails.
-* usable: as good, but with fewer effective draws (means are right within their Monte Carlo error, which is large), or
-  with divergences in at most one of 1,000 draws (a small part of the posterior may be missing).
-* poor: an R-hat above 1.01 or not a number, or more divergences: the chains have not seen the whole posterior.
+* usable: an R-hat of up to 1.05 with at least 400 effective draws; an R-hat of at most 1.01 with fewer (means are right
+  within their Monte Carlo error, which is large); or divergences in at most one of 1,000 draws (a small part of the
+  posterior may be missing).
+* poor: everything else, and an R-hat that is not a number: the chains have not seen the whole posterior.
 
-R-hat and the effective numbers are those of Vehtari, Gelman, Simpson, Carpenter and Buerkner (2021): rank-normalised,
+R-hat and the effective numbers are those of Vehtari, Gelman, Simpson, Carpenter and Buerkner (2021): rank-normalized,
 with split chains.
 """
 
@@ -17,7 +18,7 @@ from jaxtyping import Float
 
 from bernflow.diagnostics.verdict import Verdict
 
-MAX_RHAT = 1.01
+MAX_RHAT, POOR_RHAT = 1.01, 1.05
 MIN_ESS = 400.0
 MAX_DIVERGENT = 1e-3
 # The tails are judged by these two quantiles.
@@ -85,16 +86,23 @@ def judge_chains(found: Convergence, names: list[str], num_draws: int, num_diver
     figures = f"R-hat {rhat:.3f}, ESS {bulk:.0f} in the bulk and {tail:.0f} in the tails, {num_divergent} divergences"
     reasons = []
     verdict: Verdict = "good"
-    if not rhat <= MAX_RHAT:
+    enough = min(bulk, tail) >= MIN_ESS
+    if not rhat <= POOR_RHAT or not (rhat <= MAX_RHAT or enough):
         verdict = "poor"
         reasons.append(f"the chains disagree about {names[worst]}; use more draws and a longer warmup.")
+    elif rhat > MAX_RHAT:
+        verdict = "usable"
+        reasons.append(
+            f"the R-hat of {names[worst]} is above {MAX_RHAT:g}, though there are many effective draws: use more draws "
+            "where it matters."
+        )
     if num_divergent:
-        verdict = "usable" if verdict == "good" and num_divergent <= MAX_DIVERGENT * num_draws else "poor"
+        verdict = "usable" if verdict != "poor" and num_divergent <= MAX_DIVERGENT * num_draws else "poor"
         reasons.append(
             f"{num_divergent} of {num_draws} trajectories diverged, so that a part of the posterior may be missing; "
             "raise target_accept towards 0.99, or improve the fit that NUTS starts from by post.refine()."
         )
-    if not reasons and not min(bulk, tail) >= MIN_ESS:
+    if not reasons and not enough:
         verdict = "usable"
         reasons.append(f"fewer than {MIN_ESS:.0f} effective draws of some quantity; use more draws.")
     why = " Also, ".join(reasons) or "the draws can be used as they are."

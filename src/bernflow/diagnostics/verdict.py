@@ -120,6 +120,12 @@ class Diagnostics:
     missing_effect: float | None = None
     looked: str | None = None
 
+    @property
+    def weights_correct(self) -> bool:
+        """Whether importance weights correct what the fit left over, so that draws are weighted by default."""
+        covered = (self.missing_mass or 0.0) <= MISSING_USABLE
+        return self.verdict == "usable" and covered and self.khat <= USABLE_KHAT and self.ess_fraction >= USABLE_ESS
+
 
 def judge(
     log_weights: ArrayLike,
@@ -160,7 +166,7 @@ def judge(
     evidence, evidence_se = importance.log_evidence(raw)
 
     verdict, why = _judge_weights(raw, khat, ess, ess_se, elsewhere is None or bool(elsewhere.looked))
-    figures = _say_figures(khat, ess)
+    figures = _figures(khat, ess, verdict)
     sentences = [f"{verdict.capitalize()} ({figures}): {why}"]
     if broken:
         verdict = "poor"
@@ -207,19 +213,19 @@ def say_improper(diagnostics: Diagnostics, parameters: str, until: float) -> Dia
         parameters: their names.
         until: so many standard deviations far the posterior was followed.
     """
-    figures = _say_figures(diagnostics.khat, diagnostics.ess_fraction)
+    figures = _figures(diagnostics.khat, diagnostics.ess_fraction, "poor")
     status = (
-        f"Poor ({figures}): the posterior seems not to be proper. Along {parameters} its mass does not come to an end "
-        f"within {until:.0e} standard deviations of the fit, so that there may be no distribution to draw from. Give "
-        "these parameters a proper prior; look for a flat prior, separated classes, columns that repeat each other, a "
-        "scale that may become zero, values that are clipped, and a log density of the wrong sign."
+        f"Poor ({figures}): the posterior seems to be improper. Along {parameters} the density does not decay within "
+        f"{until:.0e} standard deviations of the fit, so that there may be no distribution to draw from. Give these "
+        "parameters a proper prior; look for a flat prior, separated classes, columns that repeat each other, a scale "
+        "that may become zero, values that are clipped, and a log density of the wrong sign."
     )
     return dataclasses.replace(diagnostics, verdict="poor", status=status, improper=parameters)
 
 
 def say_unresolved(diagnostics: Diagnostics, why: str) -> Diagnostics:
     """Return the judgment of a fit whose draws or densities are lost in rounding: "poor", whatever the weights say."""
-    figures = _say_figures(diagnostics.khat, diagnostics.ess_fraction)
+    figures = _figures(diagnostics.khat, diagnostics.ess_fraction, "poor")
     status = (
         f"Poor ({figures}): {why}, so that the weights tell nothing. Check the sign of the log density, center and "
         "scale the data and parameters, and give every parameter a proper prior."
@@ -227,10 +233,12 @@ def say_unresolved(diagnostics: Diagnostics, why: str) -> Diagnostics:
     return dataclasses.replace(diagnostics, verdict="poor", status=status)
 
 
-def _say_figures(khat: float, ess: float) -> str:
-    """Put the two figures of the weights into words."""
-    shown = f"{khat:.2f}" if khat < LARGEST_SHOWN else f"above {LARGEST_SHOWN:g}"
-    return f"k-hat {shown}, ESS {100 * ess:.1f} % of the draws"
+def _figures(khat: float, ess: float, verdict: Verdict) -> str:
+    """Return the figures behind a verdict; k-hat is not informative where the weights are nearly equal."""
+    shown = f"ESS {100 * ess:.1f} % of the draws"
+    if verdict == "good" and khat > GOOD_KHAT:
+        return shown
+    return f"{shown}, k-hat " + (f"{khat:.2f}" if khat < LARGEST_SHOWN else f"above {LARGEST_SHOWN:g}")
 
 
 def _merge(missing_mass: float | None, elsewhere: Elsewhere | None) -> Elsewhere | None:
@@ -269,19 +277,17 @@ def _judge_weights(
         if khat > GOOD_KHAT:
             return (
                 "good",
-                "the weights are constant to a few per cent, so their tail does not matter; use the draws.",
+                "the importance weights are nearly equal; the draws can be used as they are.",
             )
         return "good", "the draws can be used as they are."
     if khat <= USABLE_KHAT and ess >= USABLE_ESS:
         return "usable", (
-            "use post.draws(weighted=True), which corrects the remaining error; post.refine() or more steps may "
-            "remove it."
+            "importance weights correct the remaining error; draws, summaries and figures are weighted by default."
         )
     if khat <= BULK_KHAT and ess >= BULK_ESS:
         return "usable", (
-            "the bulk is accurate but the far tails are not: trust means of bounded quantities and central "
-            "intervals, not tail probabilities; post.refine() or a heavier base may mend the tails, and "
-            "post.to_nuts() gives exact draws."
+            "the bulk is accurate, but the far tails are not: trust means of bounded quantities and central "
+            "intervals, not tail probabilities; post.to_nuts() gives exact draws."
         )
     if any(khat <= highest and ess >= least for highest, least in AGREEING_LIMITS):
         return "usable", (
@@ -291,13 +297,9 @@ def _judge_weights(
         )
     if ess >= USABLE_ESS:
         return "poor", (
-            "the tails of the posterior are not covered and weights cannot repair that; try post.refine(), more "
-            "steps or restarts, or reparameterise the model (a non-centred hierarchy, a log scale)."
+            "the fit does not cover the tails of the posterior, and weights cannot repair that; do not use the draws."
         )
-    return "poor", (
-        "q is far from the posterior and few draws carry all the weight; try more steps, restarts, a richer family, "
-        "or reparameterise the model. Do not use the draws."
-    )
+    return "poor", ("the fit is far from the posterior, and few draws carry all the weight; do not use the draws.")
 
 
 def _largest_ratio(raw: np.ndarray) -> float:

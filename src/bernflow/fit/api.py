@@ -1,6 +1,7 @@
 """`fit`: from a model to a posterior with a verdict."""
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from os import PathLike
@@ -12,6 +13,7 @@ from jax.sharding import Mesh
 
 from bernflow.background import without_pauses
 from bernflow.errors import ArgumentError
+from bernflow.fit.arguments import model_arguments
 from bernflow.fit.automatic import fit_target
 from bernflow.fit.deadline import PIECE, Deadline
 from bernflow.fit.devices import Devices, as_mesh
@@ -56,6 +58,7 @@ def fit(
     mesh: Mesh | Mapping[str, int] | None = None,
     resume: str | PathLike | None = None,
     progress: bool = True,
+    **model_keywords: Any,
 ) -> Posterior:
     """Fit a posterior and judge it.
 
@@ -64,10 +67,12 @@ def fit(
     and returned, with a warning and `settings["interrupted"]`; a second Ctrl-C stops at once.
 
     Args:
-        model: a NumPyro model function, a `bernflow.Model`, a PyMC model, or what `bernflow.from_log_density`,
-            `bernflow.from_stan` and `bernflow.from_pymc` return.
-        *model_args: positional arguments of a NumPyro model.
-        model_kwargs: keyword arguments of a NumPyro model.
+        model: a NumPyro model function, a `bernflow.Model`, a PyMC or Bambi model, or what
+            `bernflow.from_log_density`, `bernflow.from_stan` and `bernflow.from_pymc` return.
+        *model_args: positional arguments of a NumPyro model: arrays, columns of pandas or polars, lists of numbers, or
+            anything else.
+        model_kwargs: keyword arguments of a NumPyro model whose names are those of options of `fit`; all others can be
+            given as they are, as in `bf.fit(model, x, y=y)`.
         key: integer seed or `jax.random.key`; the same call gives the same result.
         family: "bernstein" (default), "bernstein-meanfield", "gaussian", "gaussian-fullrank", "student-t", or the
             paper's own flow "bernstein-paper". Ablations are written after a colon: "bernstein-paper:f2" and ":f3" are
@@ -105,16 +110,18 @@ def fit(
             stopped, and ends with the same result; once it has come to its end, it returns that. Checkpoints of
             another fit are refused.
         progress: show a progress bar.
+        **model_keywords: keyword arguments of a NumPyro model.
 
     Example:
         >>> import numpyro, numpyro.distributions as dist, bernflow as bf
         >>> def model(y):
         ...     mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
         ...     numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
-        >>> post = bf.fit(model, np.array([0.3, 0.7]), progress=False)
+        >>> post = bf.fit(model, y=np.array([0.3, 0.7]), progress=False)
         >>> post.diagnostics.verdict
         'good'
     """
+    model_kwargs = model_arguments("bf.fit", _options(fit), model, model_args, model_kwargs, model_keywords)
     deadline = Deadline.start(time_limit)
     check_not_forked()  # before anything asks JAX for its devices, which would hang
     forget_if_crowded()
@@ -138,8 +145,6 @@ def fit(
                 f"time_limit={time_limit!r}: the processes of one run would stop after different steps. Give steps "
                 "instead."
             )
-    if model_kwargs is not None and not isinstance(model_kwargs, dict):
-        raise ArgumentError(f"model_kwargs={model_kwargs!r}: expected a dict of keyword arguments for the model.")
     if batch_size is not None:
         check_count("batch_size", batch_size, 0)
     random_key = as_key(key)
@@ -149,7 +154,7 @@ def fit(
     with ExitStack() as claims:
         with compiled_code(), mesh_of_fit, use_precision(settings.precision):
             with without_pauses():
-                accepted = as_model(model, model_args, model_kwargs or {})
+                accepted = as_model(model, model_args, model_kwargs)
             if batch_size is not None and not isinstance(accepted, AbstractJointModel):
                 raise ArgumentError(
                     f"batch_size={batch_size}: a {type(accepted).__name__} is not made of rows that could be taken in "
@@ -231,7 +236,14 @@ def _family_of(posterior: Posterior) -> Any:
     return posterior.settings["family"]
 
 
-def load(path: str | PathLike, model: Any = None, *model_args: Any, model_kwargs: dict | None = None) -> Posterior:
+def load(
+    path: str | PathLike,
+    model: Any = None,
+    *model_args: Any,
+    model_kwargs: dict[str, Any] | None = None,
+    check: bool = True,
+    **model_keywords: Any,
+) -> Posterior:
     """Read a posterior that `Posterior.save` wrote.
 
     Args:
@@ -239,7 +251,10 @@ def load(path: str | PathLike, model: Any = None, *model_args: Any, model_kwargs
         model: the model as it was given to `fit`, for weighted draws, predictions and refining; its code and data are
             not in the file.
         *model_args: positional arguments of a NumPyro model.
-        model_kwargs: keyword arguments of a NumPyro model.
+        model_kwargs: keyword arguments of a NumPyro model whose names are those of options of `load`.
+        check: refuse a model or data other than those of the fit. With False they are attached all the same, and the
+            fit is judged anew by its weights under them.
+        **model_keywords: keyword arguments of a NumPyro model.
 
     Example:
         >>> path = post.save("posterior.bernflow")
@@ -248,6 +263,13 @@ def load(path: str | PathLike, model: Any = None, *model_args: Any, model_kwargs
         >>> bf.load(path, model, y).predict(num=10)["y"].shape  # with the model also weights and predictions
         (10, 3)
     """
+    given = model_arguments("bf.load", _options(load), model, model_args, model_kwargs, model_keywords)
     with use_precision(DIAGNOSTIC_PRECISION):
-        attached = None if model is None else as_model(model, model_args, model_kwargs or {})
-    return archive.load(path, attached, refine)
+        attached = None if model is None else as_model(model, model_args, given)
+    return archive.load(path, attached, refine, check)
+
+
+def _options(function: Callable) -> tuple[str, ...]:
+    """Return the names that a function takes by keyword as its own."""
+    parameters = inspect.signature(function).parameters.values()
+    return tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))

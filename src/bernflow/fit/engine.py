@@ -265,7 +265,9 @@ def describe_run(
 def warn_if_poor(posterior: Posterior) -> None:
     """Say aloud that a posterior cannot be trusted."""
     if posterior.diagnostics.verdict == "poor":
-        warnings.warn(f"bernflow: {posterior.diagnostics.status}", UserWarning, stacklevel=3)
+        # The status says already what the first piece of advice repeats.
+        advice = " ".join(posterior.advice[1:]).replace("`", "")
+        warnings.warn(f"bernflow: {posterior.diagnostics.status} {advice}".strip(), UserWarning, stacklevel=3)
 
 
 def _warn_interrupted(steps: int) -> None:

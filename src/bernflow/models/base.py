@@ -66,6 +66,11 @@ class AbstractModel(eqx.Module):
     def log_likelihood(self, theta: Theta) -> Theta:
         """Evaluate the pointwise log likelihood of every observed site; empty where it is unknown."""
 
+    def log_prior(self, theta: Theta) -> Theta:
+        """Evaluate the log prior of every parameter; empty where it is not known apart from the likelihood."""
+        terms = self.log_terms(theta)
+        return {site.name: terms[site.name] for site in self.sites if site.name in terms}
+
     @abstractmethod
     def deterministic(self, theta: Theta) -> Theta:
         """Evaluate the quantities that the model derives from its parameters."""
@@ -92,6 +97,22 @@ class AbstractModel(eqx.Module):
     def coords(self) -> dict[str, Any]:
         """Label the places along named axes."""
         return {}
+
+    def predicted_names(self) -> tuple[str, ...]:
+        """Return the names of the derived quantities that are new observations."""
+        return ()
+
+    def likelihood_names(self) -> tuple[str, ...]:
+        """Return the names of the derived quantities that are a pointwise log likelihood."""
+        return ()
+
+    def data_groups(self) -> tuple[Theta, Theta]:
+        """Return the observed and the other data as ArviZ groups them."""
+        return self.observed(), self.constants()
+
+    def first_index(self) -> int:
+        """Return what the first place along an axis is counted as in tables."""
+        return 0
 
     def prepare(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         """Do the part of a prediction for new data that does not depend on theta."""
@@ -144,6 +165,10 @@ class AbstractMappedModel(AbstractModel):
     def log_terms(self, theta: Theta) -> Theta:
         """Return the log density as one term."""
         return {"log_density": self.log_density(theta)}
+
+    def log_prior(self, theta: Theta) -> Theta:
+        """Return nothing: the software does not tell the prior from the likelihood."""
+        return {}
 
     def support_of(self, name: str, theta: Theta) -> Constraint:
         """Raise: the map to R^p stands for the supports."""

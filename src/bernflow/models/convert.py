@@ -1,10 +1,13 @@
 """Recognise what was handed to `fit` as a model."""
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 from bernflow.errors import ModelError
+from bernflow.models.bambi import is_bambi, pymc_model
 from bernflow.models.base import AbstractModel
+from bernflow.models.columns import with_arrays
 from bernflow.models.numpyro import NumPyroModel, TrainedSitesError
 from bernflow.models.pymc import from_pymc, is_pymc
 from bernflow.models.subsampling import SubsampledModel
@@ -16,7 +19,7 @@ def as_model(model: Any, args: tuple = (), kwargs: dict[str, Any] | None = None)
     """Turn a model of any accepted kind into an `AbstractModel`.
 
     Args:
-        model: a bernflow model, a NumPyro model function, or a PyMC model.
+        model: a bernflow model, a NumPyro model function, a PyMC model, or a Bambi model.
         args: positional arguments of a NumPyro model function.
         kwargs: its keyword arguments.
     """
@@ -30,6 +33,8 @@ def as_model(model: Any, args: tuple = (), kwargs: dict[str, Any] | None = None)
         return model
     if isinstance(model, type) and issubclass(model, AbstractModel):
         raise ModelError(f"The model is the class {model.__name__} itself: expected an instance of it.")
+    if is_bambi(model):
+        model = pymc_model(model)
     if is_pymc(model):
         if args or kwargs:
             raise ModelError(
@@ -37,16 +42,26 @@ def as_model(model: Any, args: tuple = (), kwargs: dict[str, Any] | None = None)
                 f"{len(kwargs or {})} by keyword): expected none. Change its data with pm.set_data."
             )
         return from_pymc(model)
-    if callable(model) and not isinstance(model, type) and not _is_foreign(model):
-        try:
-            return NumPyroModel(model, args, kwargs)
-        except TrainedSitesError:
-            pass  # built below, so that its own errors do not show this one as their context
-        return SubsampledModel(model, args, kwargs)
+    if is_function(model):
+        return with_arrays(lambda given: _from_function(model, *given), (args, kwargs or {}))
     raise ModelError(
         f"The model is a {type(model).__module__}.{type(model).__qualname__}: expected a NumPyro model function, a "
-        f"pymc.Model, a bf.Model, or the result of bf.from_log_density or bf.from_stan.{_advice(model)}"
+        f"pymc.Model, a bambi.Model, a bf.Model, or the result of bf.from_log_density or bf.from_stan.{_advice(model)}"
     )
+
+
+def _from_function(function: Callable, args: tuple, kwargs: dict[str, Any]) -> AbstractModel:
+    try:
+        return NumPyroModel(function, args, kwargs)
+    except TrainedSitesError:
+        pass  # built below, so that its own errors do not show this one as their context
+    return SubsampledModel(function, args, kwargs)
+
+
+def is_function(model: Any) -> bool:
+    """Tell whether something is taken for a NumPyro model function."""
+    is_known = isinstance(model, type) or is_pymc(model) or is_bambi(model) or _is_foreign(model)
+    return callable(model) and not is_known
 
 
 def _advice(model: Any) -> str:

@@ -22,7 +22,9 @@ from bernflow.models.declared_inputs import (
     check_functions,
     check_shape,
     network_parts,
+    refuse_unknown,
 )
+from bernflow.models.derived import check_derived, derive
 from bernflow.models.inputs import call, num_positional, unpack, user_code
 from bernflow.models.mapped import row_blocks
 from bernflow.models.network import Network
@@ -31,6 +33,7 @@ from bernflow.models.supports import can_sample, check_observed, probe, start_va
 from bernflow.precision import float_dtype, use_settings
 
 OBSERVED = "y"
+ARGUMENTS = ("prior", "likelihood", "y", "x", "log_likelihood", "network", "images", "derived")
 
 
 class Model(AbstractJointModel):
@@ -47,6 +50,8 @@ class Model(AbstractJointModel):
         network: a network (equinox, flax.nnx) whose weights are trained and not inferred. The likelihood then takes its
             output h, one row per observation, as a last argument: `likelihood(theta, x, h)`.
         images: the inputs of the network, one row per observation.
+        derived: `derived(theta, x)` returns a dict of quantities that are computed from the parameters; `x` may be left
+            out. They stand beside the parameters in draws, tables, figures and saved files.
 
     Example:
         >>> import numpy as np, numpyro.distributions as dist
@@ -69,6 +74,7 @@ class Model(AbstractJointModel):
     is_real: Any
     likelihood: Callable | None = eqx.field(static=True)
     pointwise: Callable | None = eqx.field(static=True)
+    derived: Callable | None = eqx.field(static=True)
     has_prior: bool = eqx.field(static=True)
     total_rows: int | None = eqx.field(static=True)
 
@@ -76,17 +82,19 @@ class Model(AbstractJointModel):
     def __init__(
         self,
         *,
-        prior: Mapping[str, Distribution | Callable],
+        prior: Mapping[str, Distribution | Callable] | None = None,
         likelihood: Callable | None = None,
         y: Any = None,
         x: Any = None,
         log_likelihood: Callable | None = None,
         network: Any = None,
         images: Any = None,
+        derived: Callable | None = None,
+        **unknown: Any,
     ):
+        refuse_unknown(unknown, ARGUMENTS)
         check_functions(likelihood, log_likelihood, y)
-        check_prior(prior, reserved=OBSERVED)
-        self.prior = dict(prior)
+        self.prior = check_prior(prior, reserved=OBSERVED)
         self.likelihood = likelihood
         self.pointwise = log_likelihood
         self.y = None if y is None else as_outcome(y)
@@ -100,6 +108,8 @@ class Model(AbstractJointModel):
                 self._check_likelihood(y, x, h)
             self._check_outcome(y, x, h)
         self.has_prior = can_sample(self._draw)
+        self.derived = derived
+        check_derived(derived, self.sites, self.deterministic, OBSERVED)
 
     def log_density(self, theta: Theta) -> Float[Array, ""]:
         """Evaluate log prior + log likelihood at theta, without any Jacobian."""
@@ -137,8 +147,8 @@ class Model(AbstractJointModel):
         return {OBSERVED: self._points(theta)}
 
     def deterministic(self, theta: Theta) -> Theta:
-        """Return nothing: derived quantities are computed from draws."""
-        return {}
+        """Evaluate what the function `derived` computes from the parameters."""
+        return derive(self.derived, theta, unpack(self.x))
 
     def num_rows(self) -> int:
         """Count the rows of y."""

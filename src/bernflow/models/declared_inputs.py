@@ -1,18 +1,26 @@
 """What a `Model` is given, checked and as arrays: functions, outcome, covariates, network and images."""
 
-from numbers import Number
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import Distribution
 
-from bernflow.errors import ModelError
+from bernflow.errors import ModelError, UnknownArgumentError
 from bernflow.models import network as networks
+from bernflow.models.columns import as_arrays
 from bernflow.models.inputs import NUMERIC_KINDS, check_values, pack
 from bernflow.models.mapped import is_mapped
 from bernflow.models.network import Network
+from bernflow.nearest import nearest
+
+
+def refuse_unknown(given: dict[str, Any], known: tuple[str, ...]) -> None:
+    """Refuse keyword arguments that a `Model` does not take, naming the nearest that it does."""
+    for name in given:
+        raise UnknownArgumentError(
+            f"Model got an unexpected keyword argument {name!r}: expected {', '.join(known)}.{nearest(name, known)}"
+        )
 
 
 def check_shape(shape: tuple[int, ...], batch: tuple[int, ...], event: tuple[int, ...]) -> None:
@@ -80,6 +88,7 @@ def as_images(images: Any) -> np.ndarray:
 def as_outcome(y: Any) -> np.ndarray:
     """Return an outcome as an array of numbers."""
     check_values(y, "Model: y")
+    y = as_arrays(y)
     array = y if is_mapped(y) else np.asarray(y)
     if array.dtype.kind not in NUMERIC_KINDS:
         raise ModelError(f"Model: y has dtype {array.dtype}: expected numbers. Encode it as integers or floats.")
@@ -91,11 +100,7 @@ def as_outcome(y: Any) -> np.ndarray:
 
 
 def as_covariates(x: Any) -> Any:
-    """Pack x; a list of plain numbers counts as an array."""
-
-    def is_numbers(node: Any) -> bool:
-        return isinstance(node, list) and len(node) > 0 and all(isinstance(v, Number) for v in node)
-
-    x = jax.tree.map(lambda node: np.asarray(node) if is_numbers(node) else node, x, is_leaf=is_numbers)
+    """Pack x; columns of a table and lists of numbers count as arrays, a table as the dict of its columns."""
+    x = as_arrays(x)
     check_values(x, "Model: x")
     return pack(x)

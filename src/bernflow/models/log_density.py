@@ -13,6 +13,7 @@ from numpyro.distributions.constraints import Constraint
 
 from bernflow.errors import ModelError
 from bernflow.models.base import AbstractModel, Site, Theta
+from bernflow.models.derived import check_derived, derive
 from bernflow.models.inputs import NUMERIC_KINDS, check_values, name_of, user_code
 from bernflow.models.supports import check_continuous
 from bernflow.precision import use_settings
@@ -27,6 +28,7 @@ class LogDensityModel(AbstractModel):
     start: dict[str, np.ndarray]
     logp: Callable = eqx.field(static=True)
     is_bare: bool = eqx.field(static=True)
+    derived: Callable | None = eqx.field(static=True)
 
     def log_density(self, theta: Theta) -> Float[Array, ""]:
         """Evaluate the user's log density, without any Jacobian."""
@@ -53,13 +55,17 @@ class LogDensityModel(AbstractModel):
         """Return nothing: data are hidden inside the function."""
         return {}
 
+    def log_prior(self, theta: Theta) -> Theta:
+        """Return nothing: the prior is not known apart from the likelihood."""
+        return {}
+
     def log_likelihood(self, theta: Theta) -> Theta:
         """Return nothing: the likelihood is not known apart from the prior."""
         return {}
 
     def deterministic(self, theta: Theta) -> Theta:
-        """Return nothing."""
-        return {}
+        """Evaluate what the function `derived` computes from the parameters."""
+        return derive(self.derived, theta[BARE] if self.is_bare else theta)
 
     def predict(self, key: Key[Array, ""], theta: Theta, *args: Any, **kwargs: Any) -> Theta:
         """Raise: a log density cannot generate data."""
@@ -74,6 +80,7 @@ def from_log_density(
     logp: Callable[[Any], Float[Array, ""]],
     init: Mapping[str, Any] | Any,
     support: Mapping[str, Constraint] | Constraint | None = None,
+    derived: Callable[[Any], Mapping[str, Any]] | None = None,
 ) -> LogDensityModel:
     """Make a model from an unnormalised log density.
 
@@ -83,6 +90,8 @@ def from_log_density(
         init: start by name, which also gives the shapes; or one array, then `logp` gets an array and the
             parameter is called `x`.
         support: NumPyro constraints by name (one constraint where `init` is an array); default real.
+        derived: `derived(theta)` returns a dict of quantities that are computed from the parameters. They stand beside
+            the parameters in draws, tables, figures and saved files.
 
     Example:
         >>> import jax.numpy as jnp
@@ -112,7 +121,7 @@ def from_log_density(
         )
     start = {name: _start_array(name, value) for name, value in init.items()}
     sites = tuple(_site(name, value, support.get(name, constraints.real)) for name, value in start.items())
-    model = LogDensityModel(sites, start, logp, is_bare)
+    model = LogDensityModel(sites, start, logp, is_bare, derived)
     with user_code(f"The log density {name_of(logp)!r}"):
         out = jax.eval_shape(model.log_density, model.initial())
     if getattr(out, "shape", None) != () or not jnp.issubdtype(out.dtype, jnp.floating):
@@ -120,6 +129,7 @@ def from_log_density(
             f"The log density {name_of(logp)!r} returned {_describe(out)}: expected one float of shape (). Sum over "
             "the data points and parameters."
         )
+    check_derived(derived, sites, model.deterministic)
     return model
 
 

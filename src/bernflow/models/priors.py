@@ -13,8 +13,8 @@ from bernflow.models.inputs import user_code
 from bernflow.models.supports import describe, probe, start_value
 
 
-def check_prior(prior: Any, *, reserved: str) -> None:
-    """Refuse what is not a dict of distributions and functions.
+def check_prior(prior: Any, *, reserved: str) -> dict[str, Any]:
+    """Return the priors; refuse what is not a dict of distributions and functions.
 
     Args:
         prior: what the user gave.
@@ -35,6 +35,7 @@ def check_prior(prior: Any, *, reserved: str) -> None:
                 f"Model: prior[{name!r}] is {fn!r}: expected a NumPyro distribution or a function theta -> "
                 "distribution."
             )
+    return dict(prior)
 
 
 def resolve(prior: dict[str, Any]) -> tuple[Site, ...]:

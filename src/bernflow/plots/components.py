@@ -9,7 +9,7 @@ import numpy as np
 from arviz_stats.base import array_stats
 
 from bernflow.errors import ArgumentError
-from bernflow.precision import use_precision
+from bernflow.posterior.tables import Axes
 
 # What lies outside of these quantiles is not drawn: a single far draw would squeeze the rest.
 VIEW = (0.0025, 0.9975)
@@ -39,7 +39,7 @@ class Panel(NamedTuple):
 
 
 # Names of the axes of quantities, and labels along named axes.
-Dims = Mapping[str, tuple[str | None, ...]]
+Dims = Mapping[str, Sequence[str | None]]
 Coords = Mapping[str, Any]
 
 
@@ -70,24 +70,14 @@ def components(
 
 
 def named_axes(posterior: Any) -> tuple[Dims, Coords]:
-    """Return what the model of a posterior calls its axes and the places along them; nothing without a model."""
-    model = getattr(posterior, "model", None)
-    if model is None:
-        return {}, {}
-    with use_precision(posterior.precision):
-        return model.dims(), model.coords()
+    """Return what a posterior calls its axes and the places along them; nothing for plain draws."""
+    axes = getattr(posterior, "axes", Axes())
+    return axes.dims, axes.coords
 
 
 def axis_marks(shape: Sequence[int], dims: Sequence[str | None], coords: Coords, first: int = 0) -> list[list[str]]:
     """Return what the places along every axis are called: their coordinates, or else numbers from `first` on."""
-    marks = []
-    for axis, size in enumerate(shape):
-        name = dims[axis] if len(dims) == len(shape) else None
-        labels = coords.get(name) if name is not None else None
-        if labels is None or len(labels) != size:
-            labels = range(first, first + size)
-        marks.append([str(label) for label in labels])
-    return marks
+    return Axes({"": dims}, coords, first).marks("", shape)
 
 
 def component_draws(draws: np.ndarray, where: tuple[int, ...]) -> np.ndarray:

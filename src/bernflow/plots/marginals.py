@@ -22,6 +22,7 @@ from bernflow.plots.style import (
     verdict_title,
 )
 from bernflow.posterior import Posterior
+from bernflow.posterior.weighting import AUTO, Weighted
 
 MAX_PANELS = 20
 
@@ -31,7 +32,7 @@ def plot_posterior(
     var_names: Sequence[str] | str | None = None,
     reference: Mapping[str, Any] | None = None,
     num: int = 4000,
-    weighted: bool = False,
+    weighted: Weighted = AUTO,
     key: Any = 1,
     backend: str | None = None,
 ) -> Any:
@@ -43,7 +44,7 @@ def plot_posterior(
             coordinates); all parameters (without derived quantities) if None.
         reference: trusted draws by name, (num', *shape), laid over as a dashed line (for example from NUTS).
         num: number of draws.
-        weighted: plot the draws that are corrected by their importance weights.
+        weighted: plot draws that are corrected by their importance weights; "auto" where these correct the fit.
         key: integer seed or `jax.random.key`.
         backend: "matplotlib", "plotly" or "bokeh"; the one chosen by `bernflow.plots.use` if None.
 

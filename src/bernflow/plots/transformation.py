@@ -88,7 +88,7 @@ def plot_transformation(
         latent = _latent(flow, column, center, noise)
         others = noise[:NUM_CURVES] if flow.dim > 1 else noise[:0]
         curves = _trace(flow, posterior.layout, (name, where), column, center, others, latent)
-    draws = posterior.draws(NUM_DRAWS, panel_key, deterministic=False)[name]
+    draws = posterior.draws(NUM_DRAWS, panel_key, weighted=False, deterministic=False)[name]
     return _draw(posterior, Panel(name, where, component_draws(draws, where)), column, latent, curves)
 
 

@@ -12,20 +12,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bernflow.diagnostics.verdict import VERDICTS, Diagnostics
+from bernflow.diagnostics.verdict import VERDICTS, Diagnostics, judge
 from bernflow.errors import ArgumentError, BernflowError, FileFormatError, ModelError
 from bernflow.flows.base import AbstractDistribution
 from bernflow.models.base import AbstractJointModel, AbstractModel, Site
 from bernflow.posterior.container import Kind, read_container, write_container
+from bernflow.posterior.drawing import to_store, try_density
 from bernflow.posterior.posterior import Posterior
+from bernflow.posterior.stored import SavedLayout, Stored, Trial
 from bernflow.posterior.supports import support_from_json, support_to_json
+from bernflow.posterior.tables import Axes
 from bernflow.posterior.trees import fill_arrays, named_arrays
 from bernflow.precision import float_dtype, resolve_precision, use_precision
-from bernflow.target import Layout, layout_of
+from bernflow.target import AbstractLayout, Layout, layout_of
 
 KIND = Kind("bernflow-posterior", 6, "a saved posterior", "post.save(path)", "copy it anew, or fit and save it again")
 # Begins the names of the arrays of a network, of the flow and of the history.
 NETWORK, FLOW, HISTORY = "network", "flow", "history"
+DRAWS, STATS, TRIAL = "draws", "stats", "trial"
+# Draws behind a verdict on a fit under another model than its own.
+NUM_JUDGED = 10_000
 # Nobody fits polynomials of a higher order; the matrices that they need would fill the memory.
 MAX_ORDER = 5_000
 
@@ -53,6 +59,8 @@ def save(posterior: Posterior, path: str | os.PathLike) -> Path:
     arrays |= {history[name]: values for name, values in posterior.history.items()}
     if isinstance(posterior.model, AbstractJointModel):
         arrays |= named_arrays(NETWORK, posterior.model.trained())
+    stored = to_store(posterior)
+    arrays |= {name: value for name, value in _stored_arrays(stored)}
     facts = {
         "sites": _describe_sites(posterior.layout.sites),
         "recipe": posterior.distribution.recipe(),
@@ -60,6 +68,15 @@ def save(posterior: Posterior, path: str | os.PathLike) -> Path:
         "diagnostics": dataclasses.asdict(posterior.diagnostics),
         "settings": posterior.settings,
         "history": {name: f"{member}.npy" for name, member in history.items()},
+        "layout": {"order": posterior.layout.order, "sizes": posterior.layout.sizes},
+        "stored": {
+            "weighted": stored.weighted,
+            "draws": list(stored.draws),
+            "stats": list(stored.stats),
+            "dims": {name: list(axes) for name, axes in stored.axes.dims.items()},
+            "coords": {name: _plain_labels(labels) for name, labels in stored.axes.coords.items()},
+            "first": stored.axes.first,
+        },
     }
     return write_container(path, KIND, facts, arrays)
 
@@ -68,6 +85,7 @@ def load(
     path: str | os.PathLike,
     model: AbstractModel | None = None,
     refiner: Callable[..., Posterior] | None = None,
+    check: bool = True,
 ) -> Posterior:
     """Read a posterior that `Posterior.save` wrote.
 
@@ -76,6 +94,7 @@ def load(
         model: the model with its data, for weighted draws, predictions and refining. It must have the same
             parameters with the same shapes and supports as the saved posterior.
         refiner: what `Posterior.refine` calls.
+        check: refuse a model whose density is not that of the fit; otherwise the fit is judged anew under it.
     """
     path = Path(path)
     if model is not None and not isinstance(model, AbstractModel):
@@ -93,10 +112,82 @@ def load(
         with use_precision(precision):
             model = _with_network(path, model, arrays)
     with use_precision(precision):
-        layout = _layout(path, sites) if model is None else layout_of(model)
+        layout = _saved_layout(path, sites, manifest) if model is None else layout_of(model)
+    with _explained(path):
+        stored_draws = _stored(manifest.get("stored", {}), arrays, layout)
     if layout.dim != distribution.dim:
         raise KIND.damaged(path, f"its parameters have {layout.dim} dimensions and its flow {distribution.dim}")
-    return Posterior(distribution, layout, model, diagnostics, history, settings, refiner)
+    posterior = Posterior(distribution, layout, model, diagnostics, history, settings, refiner, stored_draws)
+    if model is not None and stored_draws.trial is not None:
+        _check_density(posterior, model, stored_draws.trial, check)
+    return posterior
+
+
+def _saved_layout(path: Path, sites: tuple[Site, ...], manifest: dict[str, Any]) -> AbstractLayout:
+    """Return the layout by the supports, or, where the model alone knows the map, one that only names the places."""
+    if all(site.support is not None for site in sites) or "layout" not in manifest:
+        return Layout(sites)
+    with _explained(path):
+        order, sizes = (tuple(map(int, manifest["layout"][name])) for name in ("order", "sizes"))
+        if sorted(order) != list(range(len(sites))) or len(sizes) != len(sites) or min(sizes) < 0:
+            raise ValueError("its layout does not fit its parameters")
+        return SavedLayout(sites, order, sizes)
+
+
+def _stored_arrays(stored: Stored) -> Iterator[tuple[str, np.ndarray]]:
+    for kind, group in ((DRAWS, stored.draws), (STATS, stored.stats)):
+        yield from ((f"{kind}_{i:04d}", values) for i, values in enumerate(group.values()))
+    if stored.trial is not None:
+        yield from ((f"{TRIAL}_{name}", values) for name, values in stored.trial._asdict().items())
+
+
+def _stored(facts: dict[str, Any], arrays: dict[str, np.ndarray], layout: AbstractLayout) -> Stored:
+    """Rebuild what a file holds besides the flow; files of earlier versions hold nothing."""
+
+    def group(kind: str, names: list[str]) -> dict[str, np.ndarray]:
+        return {str(name): arrays[f"{kind}_{i:04d}"] for i, name in enumerate(names)}
+
+    draws, stats = group(DRAWS, facts.get("draws", [])), group(STATS, facts.get("stats", []))
+    if len({len(values) for values in (*draws.values(), *stats.values())}) > 1:
+        raise ValueError("its draws differ in number")
+    shapes = {name: values.shape[1:] for name, values in draws.items()}
+    if draws and any(shapes.get(site.name) != site.shape for site in layout.sites):
+        raise ValueError("its draws do not fit its parameters")
+    dims = {str(name): tuple(axes) for name, axes in facts.get("dims", {}).items()}
+    axes = Axes(dims, dict(facts.get("coords", {})), int(facts.get("first", 0)))
+    trial = None
+    if f"{TRIAL}_x" in arrays:
+        trial = Trial(*(arrays[f"{TRIAL}_{name}"] for name in Trial._fields))
+        if trial.x.ndim != 2 or trial.x.shape[1] != layout.dim or trial.log_density.shape != trial.x.shape[:1]:
+            raise ValueError("its trial of the density does not fit its parameters")
+    return Stored(draws, stats, bool(facts.get("weighted", False)), axes, trial)
+
+
+def _plain_labels(labels: Any) -> list[Any]:
+    """Return labels along an axis as JSON has them; dates and the like as text."""
+    plain = np.asarray(labels).tolist()
+    return [label if isinstance(label, bool | int | float | str) else str(label) for label in plain]
+
+
+def _check_density(posterior: Posterior, model: AbstractModel, trial: Trial, check: bool) -> None:
+    """Compare the density of a model with that of the fit: refuse another one, or judge the fit anew under it."""
+    found = try_density(posterior, model, trial)
+    difference = trial.difference(model, found.log_density)
+    if difference is None:
+        return
+    by = f"by up to {difference:.3g} nats at {len(trial.x)} draws of the fit"
+    if check:
+        raise ArgumentError(
+            f"load(model=...): the log density of this model differs from that of the fit {by}: its data, or its code, "
+            "are not those that were fitted. Pass these, fit the new data with bf.fit, or attach the model all the "
+            "same with check=False; the fit is then judged anew under it."
+        )
+    diagnostics = judge(posterior.log_weights(NUM_JUDGED))
+    posterior.diagnostics = dataclasses.replace(
+        diagnostics,
+        status=f"{diagnostics.status} This is the verdict on an earlier fit under another model or other data, whose "
+        f"log density differs {by}.",
+    )
 
 
 def read_record(path: str | os.PathLike) -> Record:

@@ -1,10 +1,9 @@
 """Draws of Markov chains by name, with the verdict on their convergence."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
 from jaxtyping import Float
 
@@ -12,7 +11,8 @@ from bernflow.diagnostics.chains import ChainDiagnostics, Convergence, convergen
 from bernflow.diagnostics.summaries import summarize
 from bernflow.models.base import AbstractModel
 from bernflow.posterior import display, sampling
-from bernflow.posterior.export import to_datatree
+from bernflow.posterior.export import SAMPLED, Kind, as_installed, model_groups, moved, to_datatree
+from bernflow.posterior.tables import Axes, select, written
 from bernflow.precision import use_precision
 from bernflow.target import AbstractLayout
 
@@ -48,7 +48,7 @@ class NutsRun:
         self.num_gradients = num_gradients
         self.settings = dict(settings)
         self._layout, self._model = layout, model
-        self._names, self._values = _varying({name: self._theta[name] for name in layout.names})
+        self._names, self._values = _varying({name: self._theta[name] for name in layout.names}, self._axes)
         self._convergence = convergence(self._values)
         self.diagnostics: ChainDiagnostics = judge_chains(
             self._convergence, self._names, x.shape[0] * x.shape[1], int(np.sum(self.stats["diverging"]))
@@ -65,33 +65,50 @@ class NutsRun:
         """
         return {name: value for name, value in self._theta.items() if deterministic or name in self._layout.names}
 
-    def summary(self, ci_prob: float = 0.9) -> "pd.DataFrame":
-        """Tabulate mean, sd, central interval, R-hat and effective number of draws of every scalar component."""
+    def summary(
+        self, var_names: Sequence[str] | str | None = None, filter_vars: str | None = None, *, ci_prob: float = 0.9
+    ) -> "pd.DataFrame":
+        """Tabulate mean, sd, central interval, R-hat and effective number of draws of every scalar component.
+
+        Args:
+            var_names: the quantities to show, or with `~` before their names to leave out; all if None.
+            filter_vars: None (whole names), "like" (parts of names) or "regex", as in ArviZ.
+            ci_prob: probability of the interval.
+        """
         from arviz_stats import summary
 
-        tree = to_datatree(self._theta, by_chain=True)
+        axes = self._axes
+        tree = to_datatree({"posterior": select(self._theta, var_names, filter_vars)}, axes.dims, axes.coords, True)
         return summary(tree, kind="all", ci_kind="eti", ci_prob=ci_prob, round_to="none")
 
-    def to_arviz(self, log_likelihood: bool = True) -> "xr.DataTree":
+    def to_arviz(self, log_likelihood: bool = True, kind: Kind = "auto") -> Any:
         """Export for ArviZ, chain by chain; `log_likelihood=False` leaves the largest part of it out.
 
+        Args:
+            log_likelihood: include the pointwise log likelihood.
+            kind: "datatree" for ArviZ 1, "inferencedata" for ArviZ 0.x, "auto" for that which is installed.
+
         Returns:
-            A DataTree with `posterior`, `sample_stats` and, as far as the model knows them, `log_likelihood`,
+            The groups `posterior`, `sample_stats` and, as far as the model knows them, `log_prior`, `log_likelihood`,
             `observed_data` and `constant_data`.
         """
+        return as_installed(self.to_tree(log_likelihood), kind)
+
+    def to_tree(self, log_likelihood: bool = True) -> "xr.DataTree":
+        """Export as a DataTree; see `to_arviz`."""
         model, sites = self._model, {name: self._flat(self._theta[name]) for name in self._layout.names}
+        groups: dict[str, Any] = {"sample_stats": self.stats}
         with use_precision(str(self.x.dtype)):
-            pointwise = sampling.log_likelihood(model, sites) if log_likelihood else {}
-            return to_datatree(
-                self._theta,
-                self.stats,
-                {name: self._by_chain(value) for name, value in pointwise.items()},
-                observed=jax.tree.map(np.asarray, model.observed()),
-                constant=jax.tree.map(np.asarray, model.constants()),
-                dims=model.dims(),
-                coords=model.coords(),
-                by_chain=True,
-            )
+            for group, values in model_groups(model, sites, log_likelihood).items():
+                by_chain = group in SAMPLED
+                groups[group] = {name: self._by_chain(v) if by_chain else v for name, v in values.items()}
+            groups |= moved(model, self._theta, "log_likelihood" in groups)
+        return to_datatree(groups, self._axes.dims, self._axes.coords, by_chain=True)
+
+    @property
+    def _axes(self) -> Axes:
+        with use_precision(str(self.x.dtype)):
+            return Axes(self._model.dims(), self._model.coords(), self._model.first_index())
 
     @cached_property
     def _theta(self) -> Draws:
@@ -109,14 +126,14 @@ class NutsRun:
         return _text(self.settings, self.diagnostics, self.num_gradients, self._names, self._values, self._convergence)
 
 
-def _varying(theta: Draws) -> tuple[list[str], Float[np.ndarray, "d chains num"]]:
+def _varying(theta: Draws, axes: Axes) -> tuple[list[str], Float[np.ndarray, "d chains num"]]:
     """Return the scalar components that vary, with their names: a corner of a Cholesky factor is always one."""
     names, values = [], []
     for name, value in theta.items():
-        for index in np.ndindex(value.shape[2:]):
+        for index, label in axes.labels(name, value.shape[2:]):
             component = value[(slice(None), slice(None), *index)]
             if np.any(component != component[0, 0]):
-                names.append(name + (f"[{', '.join(map(str, index))}]" if index else ""))
+                names.append(label)
                 values.append(component)
     # Nothing varies where every chain is stuck at one point; R-hat is then not a number, and the verdict poor.
     return (names, np.stack(values)) if names else (["every parameter"], np.full((1, *value.shape[:2]), np.nan))
@@ -146,7 +163,7 @@ def _text(
     for i, name in enumerate(shown):
         figures = summarize(values[i].ravel(), display.QUANTILES)
         ends = f"{found.rhat[i]:>11.3f}{found.ess_bulk[i]:>11.0f}{found.ess_tail[i]:>11.0f}"
-        lines.append(f"  {name:<{width}}" + "".join(f"{figure:>11.4g}" for figure in figures) + ends)
+        lines.append(f"  {name:<{width}}" + "".join(f"{figure:>11}" for figure in written(figures)) + ends)
     if len(names) > len(shown):
-        lines.append(f"  ... and {len(names) - len(shown)} more")
+        lines.append(f"  ... and {len(names) - len(shown):,} more rows: run.summary() has all")
     return "\n".join(line.rstrip() for line in lines)

@@ -2,15 +2,21 @@
 
 from collections.abc import Sequence
 from html import escape
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
-from bernflow.diagnostics.summaries import summarize
-from bernflow.diagnostics.verdict import USABLE_KHAT, Diagnostics
+from bernflow.diagnostics.verdict import GOOD_KHAT, USABLE_KHAT, Diagnostics
+from bernflow.posterior import tables
+from bernflow.posterior.drawing import KEY, derived_sizes, draw, small_derived
+from bernflow.posterior.weighting import AUTO, num_effective
 from bernflow.text import printable
 
-MAX_ROWS = 10
+if TYPE_CHECKING:
+    from bernflow.posterior.parts import PosteriorParts
+
+# Rows of a printed table.
+MAX_ROWS = 20
+# Draws behind it: those of `summary`, but fewer in very many dimensions.
+NUM_DRAWS, NUM_DRAWS_WIDE, WIDE = 4000, 1000, 2000
 COLUMNS, QUANTILES = ("mean", "sd", "5%", "95%"), (0.05, 0.95)
 # Those of the plots, dark enough for white letters on them, and so for light and dark pages; a sign tells them apart
 # without color.
@@ -25,35 +31,54 @@ class Row(NamedTuple):
     values: tuple[float | str, ...]
 
 
-def rows(draws: dict[str, np.ndarray]) -> list[Row]:
-    """Summarise the first scalar components."""
-    result: list[Row] = []
-    total = sum(int(np.prod(value.shape[1:])) for value in draws.values())
-    for name, value in draws.items():
-        for index in np.ndindex(value.shape[1:]):
-            if len(result) == MAX_ROWS:
-                return [*result, Row(f"... and {total - MAX_ROWS} more", ())]
-            label = name + (f"[{', '.join(map(str, index))}]" if index else "")
-            result.append(Row(label, summarize(value[(slice(None), *index)], QUANTILES)))
-    return result
+class Table(NamedTuple):
+    """Rows of mean, sd, interval and Monte Carlo error, and a sentence about the draws behind them."""
+
+    rows: list[Row]
+    note: str
 
 
-def text(diagnostics: Diagnostics, table: list[Row], settings: dict[str, Any], dim: int) -> str:
-    """Show verdict, figures and table as text."""
-    return plain(f"Posterior ({_describe(settings, dim)})", diagnostics.status, _figures(diagnostics), COLUMNS, table)
+def tabulate(posterior: "PosteriorParts") -> Table:
+    """Summarize the first scalar components of the draws that every method takes by default."""
+    num = NUM_DRAWS if posterior.layout.dim <= WIDE else NUM_DRAWS_WIDE
+    derived = small_derived(posterior)
+    sample = draw(posterior, num, KEY, AUTO, derived)
+    num = len(next(iter(sample.theta.values())))
+    worth = num_effective(posterior, num, sample.weighted)
+    found, total = tables.rows(sample.theta, QUANTILES, posterior.axes, worth, MAX_ROWS)
+    rows = [Row(row.label, (*tables.written(row.figures), f"{row.mcse[0]:.2g}")) for row in found]
+    hidden = total - len(rows) + sum(size for name, size in derived_sizes(posterior).items() if name not in derived)
+    if hidden:
+        rows.append(Row(f"... and {hidden:,} more rows: post.summary() has all", ()))
+    return Table(rows, f"{num:,} draws" + (", resampled by their importance weights" if sample.weighted else ""))
 
 
-def html(diagnostics: Diagnostics, table: list[Row], settings: dict[str, Any], dim: int) -> str:
-    """Show verdict, figures and table as HTML; every name is escaped."""
-    what = ("Posterior", _describe(settings, dim))
-    return card(what, diagnostics.verdict, diagnostics.status, _figures(diagnostics), COLUMNS, table)
+def text(diagnostics: Diagnostics, table: Table, settings: dict[str, Any], dim: int, advice: Sequence[str]) -> str:
+    """Show verdict, figures, table and, unless the fit is good, what to do next as text."""
+    title = f"Posterior ({_describe(settings, dim)}; {table.note})"
+    shown = plain(title, diagnostics.status, _figures(diagnostics), (*COLUMNS, "MCSE"), table.rows)
+    if diagnostics.verdict == "good":
+        return shown
+    steps = "\n".join(f"  {number}. {sentence.replace('`', '')}" for number, sentence in enumerate(advice, 1))
+    return f"{shown}\n\n  What to do next:\n{steps}"
+
+
+def html(diagnostics: Diagnostics, table: Table, settings: dict[str, Any], dim: int, advice: Sequence[str]) -> str:
+    """Show verdict, figures, table and, unless the fit is good, what to do next as HTML; every name is escaped."""
+    what = ("Posterior", f"{_describe(settings, dim)}; {table.note}")
+    figures = _figures(diagnostics)
+    shown = card(what, diagnostics.verdict, diagnostics.status, figures, (*COLUMNS, "MCSE"), table.rows)
+    if diagnostics.verdict == "good":
+        return shown
+    steps = "".join(f"<li>{escape(sentence.replace('`', ''))}</li>" for sentence in advice)
+    return f"{shown}<div style='max-width:60em'>What to do next:<ol>{steps}</ol></div>"
 
 
 def plain(
     title: str, status: str, figures: Sequence[tuple[str, str]], columns: Sequence[str], table: Sequence[Row]
 ) -> str:
     """Show a title, a sentence, named figures and a table as text."""
-    width = max(len(row.name) for row in table)
+    width = max(len(row.name) for row in table if row.values)
     widths = [max(11, len(column) + 2) for column in columns]
     lines = [
         title,
@@ -116,9 +141,10 @@ def _describe(settings: dict[str, Any], dim: int) -> str:
 
 def _figures(diagnostics: Diagnostics) -> list[tuple[str, str]]:
     d = diagnostics
+    khat = [] if d.verdict == "good" and d.khat > GOOD_KHAT else [("k-hat", f"{d.khat:.2f}")]
     return [
-        ("k-hat", f"{d.khat:.2f}"),
         ("ESS", f"{100 * d.ess_fraction:.1f} %"),
+        *khat,
         ("ELBO", f"{d.elbo:.4f} ± {write_error(d.elbo_se)}"),
         ("log evidence", f"{d.log_evidence:.4f} ± {write_evidence_error(d)}"),
     ]

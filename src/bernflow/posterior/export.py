@@ -1,56 +1,119 @@
-"""Named draws for ArviZ: a DataTree, and the table of its summary."""
+"""Named draws for ArviZ: a DataTree, or the InferenceData of ArviZ 0.x."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any, Literal
 
+import jax
 import numpy as np
 
+from bernflow.errors import ArgumentError
+from bernflow.keys import as_key
+from bernflow.models.base import AbstractModel
+from bernflow.posterior import prior as of_prior
+from bernflow.posterior import sampling
+from bernflow.posterior.drawing import draw, need_model
+from bernflow.posterior.weighting import Weighted
+from bernflow.precision import use_precision
+
 if TYPE_CHECKING:
-    import pandas as pd
     import xarray as xr
+
+    from bernflow.posterior.parts import PosteriorParts
+
+Kind = Literal["auto", "datatree", "inferencedata"]
+# Groups whose variables have the axes chain and draw.
+SAMPLED = (
+    "posterior",
+    "posterior_predictive",
+    "sample_stats",
+    "log_likelihood",
+    "log_prior",
+    "prior",
+    "prior_predictive",
+)
+
+
+def export(
+    posterior: "PosteriorParts",
+    num: int,
+    key: Any,
+    weighted: Weighted,
+    log_likelihood: bool = True,
+    predictive: bool = False,
+    prior: bool = False,
+) -> "xr.DataTree":
+    """Export draws of a posterior as one chain; see `Posterior.to_arviz`."""
+    sample = draw(posterior, num, key, weighted, stats=True)
+    model, axes = posterior.model, posterior.axes
+    groups: dict[str, Any] = {"posterior": sample.theta, "sample_stats": sample.stats}
+    if model is not None:
+        sites = {name: sample.theta[name] for name in posterior.names}
+        with use_precision(posterior.precision):
+            groups |= model_groups(model, sites, log_likelihood)
+        groups |= moved(model, groups.pop("posterior"), "log_likelihood" in groups)
+    if predictive:
+        model = need_model(posterior, "predictive=True")
+        with use_precision(posterior.precision):
+            drawn = sampling.predict(model, as_key(key), sites, *model.prepare((), {}))
+        groups["posterior_predictive"] = drawn
+    if prior:
+        model = need_model(posterior, "prior=True")
+        groups |= of_prior.groups(model, posterior.precision, num, key)
+    tree = to_datatree(groups, axes.dims, axes.coords)
+    # NetCDF knows no booleans.
+    tree.attrs["weighted"] = int(sample.weighted)
+    return tree
+
+
+def model_groups(model: AbstractModel, sites: dict[str, np.ndarray], log_likelihood: bool) -> dict[str, Any]:
+    """Return what a model knows besides the draws of its parameters: log densities at them, and its data."""
+    observed, constant = model.data_groups()
+    groups: dict[str, Any] = {
+        "log_prior": sampling.log_prior(model, sites),
+        "observed_data": jax.tree.map(np.asarray, observed),
+        "constant_data": jax.tree.map(np.asarray, constant),
+    }
+    if log_likelihood:
+        groups["log_likelihood"] = sampling.log_likelihood(model, sites)
+    return groups
+
+
+def moved(model: AbstractModel, theta: dict[str, np.ndarray], has_likelihood: bool) -> dict[str, dict[str, np.ndarray]]:
+    """Put derived quantities that are new observations, or a log likelihood, into the groups where ArviZ looks."""
+    predicted, pointwise = model.predicted_names(), model.likelihood_names()
+    rest = {name: value for name, value in theta.items() if name not in (*predicted, *pointwise)}
+    groups = {"posterior": rest, "posterior_predictive": {name: theta[name] for name in predicted if name in theta}}
+    return groups if has_likelihood else {**groups, "log_likelihood": {}}
 
 
 def to_datatree(
-    draws: dict[str, np.ndarray],
-    stats: dict[str, np.ndarray] | None = None,
-    log_likelihood: dict[str, np.ndarray] | None = None,
-    observed: dict[str, np.ndarray] | None = None,
-    constant: dict[str, np.ndarray] | None = None,
-    predictive: dict[str, np.ndarray] | None = None,
+    groups: Mapping[str, Mapping[str, np.ndarray]],
     dims: Mapping[str, Any] | None = None,
     coords: Mapping[str, Any] | None = None,
     by_chain: bool = False,
 ) -> "xr.DataTree":
-    """Arrange independent draws, (num, *shape) each, as one chain; empty groups are left out.
+    """Arrange draws, (num, *shape) each, as one chain; empty groups are left out.
 
     Args:
-        draws: draws of the parameters and derived quantities.
-        stats: numbers per draw.
-        log_likelihood: pointwise log likelihood per draw.
-        observed: observed data.
-        constant: other data.
-        predictive: draws of new observations.
+        groups: arrays by group and name.
         dims: names of axes by variable; None for an axis without name.
         coords: labels along named axes.
         by_chain: the draws come from Markov chains, (chains, num, *shape) each.
     """
     from arviz_base import from_dict
 
-    groups = {
-        "posterior": draws,
-        "posterior_predictive": predictive,
-        "sample_stats": stats,
-        "log_likelihood": log_likelihood,
-    }
+    def arranged(group: str, value: np.ndarray) -> np.ndarray:
+        return value[None] if group in SAMPLED and not by_chain else value
+
     data = {
-        group: {_label(name): v if by_chain else v[None] for name, v in values.items()}
+        group: {_label(name): arranged(group, value) for name, value in values.items()}
         for group, values in groups.items()
         if values
     }
-    for group, values in {"observed_data": observed, "constant_data": constant}.items():
-        if values:
-            data[group] = {_label(name): v for name, v in values.items()}
-    return from_dict(
+    # One number for each draw and parameter, whatever the axes of that are.
+    summed = {group: data.pop(group) for group in ("log_prior",) if group in data}
+    tree = from_dict(
         data,
         attrs={"/": {"inference_library": "bernflow"}},
         dims={_label(name): [axis and _label(axis) for axis in axes] for name, axes in (dims or {}).items()},
@@ -58,15 +121,39 @@ def to_datatree(
         # Draws number more than chains here by design, so the check for swapped axes has nothing to say.
         check_conventions=False,
     )
+    for group, node in from_dict(summed, check_conventions=False).children.items() if summed else ():
+        tree[group] = node.copy()
+    return tree
+
+
+def as_installed(tree: "xr.DataTree", kind: Kind) -> Any:
+    """Return a DataTree, or the InferenceData that ArviZ 0.x works with where that is installed.
+
+    Args:
+        tree: the DataTree.
+        kind: "datatree", "inferencedata", or "auto": what the installed ArviZ takes.
+    """
+    if kind not in ("auto", "datatree", "inferencedata"):
+        raise ArgumentError(f"kind={kind!r}: expected 'auto', 'datatree' or 'inferencedata'.")
+    if kind == "datatree" or (kind == "auto" and not _has_old_arviz()):
+        return tree
+    if not _has_old_arviz():
+        raise ArgumentError(
+            "kind='inferencedata' needs ArviZ 0.x, which is not installed: leave it out; ArviZ 1 takes a DataTree."
+        )
+    from arviz import InferenceData
+
+    groups = {name: node.to_dataset() for name, node in tree.children.items()}
+    return InferenceData(attrs=dict(tree.attrs), **groups)
+
+
+def _has_old_arviz() -> bool:
+    try:
+        return version("arviz").startswith("0.")
+    except PackageNotFoundError:
+        return False
 
 
 def _label(name: str) -> str:
     """Name a variable of a DataTree, where slashes separate groups; NumPyro's scopes have them."""
     return name.replace("/", ".")
-
-
-def to_summary(draws: dict[str, np.ndarray], ci_prob: float) -> "pd.DataFrame":
-    """Tabulate mean, sd and the equal-tailed interval of every scalar component."""
-    from arviz_stats import summary
-
-    return summary(to_datatree(draws), kind="stats", ci_kind="eti", ci_prob=ci_prob, round_to="none")

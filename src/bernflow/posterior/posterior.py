@@ -1,39 +1,37 @@
 """The fitted posterior: named draws and densities on the scale of the model, with the verdict on them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
 from jaxtyping import Float
 
-from bernflow.diagnostics.verdict import Diagnostics
+from bernflow.diagnostics.advice import advise
 from bernflow.errors import ArgumentError
-from bernflow.flows.base import AbstractDistribution
+from bernflow.flows.mixture import Mixture
 from bernflow.keys import as_key
-from bernflow.models.base import AbstractModel
-from bernflow.posterior import display, sampling
+from bernflow.models.columns import as_arrays
+from bernflow.posterior import display, sampling, tables
 from bernflow.posterior.arguments import check_count, check_theta
-from bernflow.posterior.export import to_datatree, to_summary
-from bernflow.posterior.structure import NamedStructure, named_structure
-from bernflow.posterior.trees import from_host, on_host
+from bernflow.posterior.drawing import difference, draw, need_model
+from bernflow.posterior.export import Kind, as_installed, export
+from bernflow.posterior.loo import leave_one_out
+from bernflow.posterior.parts import PosteriorParts
+from bernflow.posterior.prior import predictions, prior_draws
+from bernflow.posterior.weighting import AUTO, Weighted, is_weighted, num_effective
 from bernflow.precision import use_precision
-from bernflow.target import AbstractLayout
 
 if TYPE_CHECKING:
     import pandas as pd
-    import xarray as xr
 
     from bernflow.posterior.chains import NutsRun
 
 Draws = dict[str, np.ndarray]
-# Attributes that hold arrays of JAX.
-_TREES = ("distribution", "layout", "model")
 
 
-class Posterior:
+class Posterior(PosteriorParts):
     """A fitted distribution over the parameters of a model.
 
     The same call gives the same result: every random method has a documented default key.
@@ -46,6 +44,7 @@ class Posterior:
         history: what was recorded during training: "step", "elbo", "elbo_se".
         settings: how the fit was made (family, order, steps, precision, seed, versions, wall time),
             JSON-able.
+        stored: what the file holds besides the flow, for a posterior that was loaded.
 
     Example:
         >>> post.diagnostics.verdict
@@ -56,79 +55,29 @@ class Posterior:
         0.5
     """
 
-    def __init__(
-        self,
-        distribution: AbstractDistribution,
-        layout: AbstractLayout,
-        model: AbstractModel | None,
-        diagnostics: Diagnostics,
-        history: Mapping[str, np.ndarray] | None = None,
-        settings: Mapping[str, Any] | None = None,
-        refiner: Callable[..., "Posterior"] | None = None,
-    ):
-        if distribution.dim != layout.dim:
-            raise ArgumentError(
-                f"The distribution has {distribution.dim} dimensions and the layout {layout.dim}: expected the same."
-            )
-        self.distribution = distribution
-        self.layout = layout
-        self.model = model
-        self.diagnostics = diagnostics
-        self.history = {name: np.asarray(values) for name, values in (history or {}).items()}
-        self.settings = dict(settings or {})
-        self._refiner = refiner
-        self._table: list[display.Row] | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled: JAX's arrays as NumPy's, so that they keep their precision in any process."""
-        trees = {name: on_host(getattr(self, name)) for name in _TREES}
-        return {**vars(self), **trees}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        trees = {name: from_host(state[name]) for name in _TREES}
-        vars(self).update(state | trees)
-
     @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the parameters in model order.
+    def advice(self) -> list[str]:
+        """What to do next, in the order in which it should be tried.
 
         Example:
-            >>> post.names
-            ('mu',)
+            >>> post.advice[0]
+            'Use `post.draws()` as they are.'
         """
-        return self.layout.names
+        q = self.distribution
+        num_parts = len(q.components) if isinstance(q, Mixture) else 1
+        return advise(self.diagnostics, self.history, self.settings, is_weighted(self), num_parts)
 
-    @property
-    def precision(self) -> str:
-        """Precision in which the posterior is evaluated: that of its arrays.
-
-        Example:
-            >>> post.precision
-            'float64'
-        """
-        dtypes = {leaf.dtype for leaf in jax.tree.leaves(self.distribution) if hasattr(leaf, "dtype")}
-        return "float64" if np.dtype("float64") in dtypes else "float32"
-
-    @property
-    def structure(self) -> NamedStructure | None:
-        """What depends on what: globals, and locals in blocks given them; None if all parameters are fitted as globals.
-
-        Example:
-            >>> post.structure is None  # one parameter
-            True
-        """
-        return named_structure(self.distribution, self.layout)
-
-    def draws(self, num: int = 4000, key: Any = 1, weighted: bool = False, deterministic: bool = True) -> Draws:
+    def draws(self, num: int = 4000, key: Any = 1, weighted: Weighted = AUTO, deterministic: bool = True) -> Draws:
         """Draw from the posterior, on the constrained scale.
 
         Args:
             num: number of draws. Fewer draws of the same key are the first of many (unweighted draws only).
             key: integer seed or `jax.random.key`.
             weighted: resample 4 num draws of q by their Pareto-smoothed importance weights, which corrects
-                what the fit left over. Needs the model.
-            deterministic: include the quantities that the model derives from its parameters (where it is
-                attached).
+                what the fit left over. Needs the model. "auto" (default): where the verdict says that weights correct
+                the fit; `summary`, figures, reports and ArviZ exports do the same.
+            deterministic: include the quantities that the model derives from its parameters. Without the model, those
+                in the file.
 
         Returns:
             One array of shape (num, *shape) per name.
@@ -137,9 +86,7 @@ class Posterior:
             >>> post.draws(1000)["mu"].shape
             (1000,)
         """
-        with use_precision(self.precision):
-            x, _ = self._points(num, key, weighted)
-            return sampling.constrain(self.layout, self.model if deterministic else None, x)
+        return draw(self, num, key, weighted, deterministic).theta
 
     def log_prob(self, theta: Mapping[str, Any]) -> Float[np.ndarray, " num"]:
         """Evaluate the normalised log q(theta) on the constrained scale: log q(x) - log |d theta / d x|.
@@ -161,23 +108,23 @@ class Posterior:
         return result[0] if single else result
 
     def log_weights(self, num: int = 4000, key: Any = 1) -> Float[np.ndarray, " num"]:
-        """Evaluate the log importance weights log p(theta, data) - log q(theta) of `draws(num, key)`.
+        """Evaluate the log importance weights log p(theta, data) - log q(theta) of `draws(num, key, weighted=False)`.
 
         Example:
             >>> bool(post.log_weights(1000).std() < 0.05)  # nearly constant: q is the posterior up to its constant
             True
         """
-        model = self._need_model("log_weights")
+        model = need_model(self, "log_weights")
         with use_precision(self.precision):
             x, log_q = sampling.sample(self.distribution, as_key(key), check_count(num))
-            return _difference(sampling.log_density(self.layout, model, x), log_q)
+            return difference(sampling.log_density(self.layout, model, x), log_q)
 
     def predict(
         self,
         *args: Any,
         num: int = 1000,
         key: Any = 2,
-        weighted: bool = False,
+        weighted: Weighted = AUTO,
         average: bool = False,
         **kwargs: Any,
     ) -> Draws:
@@ -188,7 +135,7 @@ class Posterior:
                 data.
             num: number of draws of the parameters, each with one draw of the observations.
             key: integer seed or `jax.random.key`.
-            weighted: resample the draws by their importance weights first.
+            weighted: resample the draws by their importance weights first; see `draws`.
             average: return expected observations (probabilities, for a binary outcome) averaged over the draws, in
                 memory that does not grow with their number.
             **kwargs: new data by keyword; `images` go through the network of the model, a block at a time.
@@ -200,62 +147,128 @@ class Posterior:
             >>> post.predict(num=500)["y"].shape  # 500 replicates of three observations
             (500, 3)
         """
-        model = self._need_model("predict")
+        model = need_model(self, "predict")
         theta = self.draws(num, key, weighted, deterministic=False)
         with use_precision(self.precision):
-            args, kwargs = model.prepare(args, kwargs)
+            args, kwargs = model.prepare(*as_arrays((args, kwargs)))
             if average:
                 return sampling.predict_mean(model, theta, args, kwargs)
             return sampling.predict(model, as_key(key), theta, args, kwargs)
 
-    def summary(self, num: int = 4000, key: Any = 1, weighted: bool = False, ci_prob: float = 0.9) -> "pd.DataFrame":
-        """Tabulate mean, sd and the central interval of every scalar component, unrounded.
+    def prior(self, num: int = 1000, key: Any = 2) -> Draws:
+        """Draw the parameters from the prior.
+
+        Example:
+            >>> post.prior(num=500)["mu"].shape
+            (500,)
+        """
+        return prior_draws(need_model(self, "prior"), self.precision, check_count(num), key)
+
+    def prior_predictive(self, *args: Any, num: int = 1000, key: Any = 2, **kwargs: Any) -> Draws:
+        """Draw observations from the prior predictive distribution, those of the parameters that `prior` draws.
+
+        Args:
+            *args: data in place of the model's own, as for `predict`.
+            num: number of draws of the parameters, each with one draw of the observations.
+            key: integer seed or `jax.random.key`.
+            **kwargs: data by keyword.
+
+        Returns:
+            One array of shape (num, ...) per observed name.
+
+        Example:
+            >>> post.prior_predictive(num=500)["y"].shape
+            (500, 3)
+        """
+        theta = self.prior(num, key)
+        return predictions(need_model(self, "prior_predictive"), self.precision, theta, key, *as_arrays((args, kwargs)))
+
+    def summary(
+        self,
+        var_names: Sequence[str] | str | None = None,
+        filter_vars: str | None = None,
+        *,
+        num: int = 4000,
+        key: Any = 1,
+        weighted: Weighted = AUTO,
+        ci_prob: float = 0.9,
+        round_to: int | str | None = "auto",
+    ) -> "pd.DataFrame":
+        """Tabulate mean, sd, the central interval and Monte Carlo errors of every scalar component.
+
+        Args:
+            var_names: the quantities to show, or with `~` before their names to leave out; all if None.
+            filter_vars: None (whole names), "like" (parts of names) or "regex", as in ArviZ.
+            num: number of draws.
+            key: integer seed or `jax.random.key` of the draws.
+            weighted: see `draws`.
+            ci_prob: probability of the interval.
+            round_to: "auto" (default) for four digits of every sd and as many decimals for the rest of its row, a
+                number of decimals, or "none".
 
         Example:
             >>> post.summary().loc["mu"].round(1).to_dict()
-            {'mean': 0.5, 'sd': 0.5, 'eti90_lb': -0.3, 'eti90_ub': 1.3}
+            {'mean': 0.5, 'sd': 0.5, 'eti90_lb': -0.3, 'eti90_ub': 1.3, 'mcse_mean': 0.0, 'mcse_sd': 0.0}
         """
         if not 0 < ci_prob < 1:
             raise ArgumentError(f"ci_prob={ci_prob!r}: expected a probability between 0 and 1.")
-        return to_summary(self.draws(num, key, weighted), ci_prob)
+        sample = draw(self, num, key, weighted)
+        chosen = tables.select(sample.theta, var_names, filter_vars)
+        worth = num_effective(self, num, sample.weighted)
+        found, _ = tables.rows(chosen, ((1 - ci_prob) / 2, (1 + ci_prob) / 2), self.axes, worth)
+        return tables.frame(found, ci_prob, round_to)
+
+    def loo(self, var_name: str | None = None, num: int = 4000, key: Any = 1, weighted: Weighted = AUTO) -> Any:
+        """Estimate the expected log predictive density of new data by leave-one-out cross-validation (PSIS-LOO).
+
+        Args:
+            var_name: the observed variable, where there are several.
+            num: number of draws.
+            key: integer seed or `jax.random.key` of the draws.
+            weighted: see `draws`.
+
+        Returns:
+            An `ELPDData` of ArviZ, with one value for each data point. `bf.compare_models` compares those of several
+            models.
+
+        Example:
+            >>> round(float(post.loo().elpd), 1)
+            -3.5
+        """
+        return leave_one_out(export(self, num, key, weighted), var_name)
 
     def to_arviz(
         self,
         num: int = 4000,
         key: Any = 1,
-        weighted: bool = False,
+        weighted: Weighted = AUTO,
         log_likelihood: bool = True,
         predictive: bool = False,
-    ) -> "xr.DataTree":
-        """Export draws for ArviZ, as one chain; `log_likelihood=False` leaves the largest part of it out.
+        prior: bool = False,
+        kind: Kind = "auto",
+    ) -> Any:
+        """Export draws for ArviZ, as one chain.
+
+        Args:
+            num: number of draws.
+            key: integer seed or `jax.random.key`.
+            weighted: see `draws`.
+            log_likelihood: include the pointwise log likelihood, the largest part.
+            predictive: include `posterior_predictive`, new observations for every draw.
+            prior: include `prior` and `prior_predictive`, as many draws.
+            kind: "datatree" for ArviZ 1, "inferencedata" for ArviZ 0.x, "auto" for that which is installed.
 
         Returns:
-            A DataTree with `posterior`, `sample_stats` (log_q; lp and log_weight on R^p where the model is
-            attached) and, as far as the model knows them, `log_likelihood`, `observed_data` and `constant_data`; with
-            `predictive=True` also `posterior_predictive`, new observations for every draw. Axes carry the names and
-            labels that the model gives them.
+            The groups `posterior`, `sample_stats` (log_q; lp and log_weight on R^p where the model is attached) and, as
+            far as the model knows them, `log_prior`, `log_likelihood`, `observed_data` and `constant_data`. Of a Stan
+            program, generated quantities that are random are `posterior_predictive`, `log_lik` is `log_likelihood`.
+            Axes carry the names and labels that the model gives them.
 
         Example:
-            >>> sorted(post.to_arviz(num=100).children)
-            ['log_likelihood', 'observed_data', 'posterior', 'sample_stats']
+            >>> post.to_arviz(num=100).posterior["mu"].sizes["draw"]
+            100
         """
-        with use_precision(self.precision):
-            x, log_q = self._points(num, key, weighted)
-            theta = sampling.constrain(self.layout, self.model, x)
-            stats = {"log_q": log_q}
-            groups: dict[str, Any] = {}
-            if self.model is not None:
-                stats["lp"] = sampling.log_density(self.layout, self.model, x)
-                stats["log_weight"] = _difference(stats["lp"], log_q)
-                sites = {name: theta[name] for name in self.names}
-                groups["log_likelihood"] = sampling.log_likelihood(self.model, sites) if log_likelihood else {}
-                groups["observed"] = jax.tree.map(np.asarray, self.model.observed())
-                groups["constant"] = jax.tree.map(np.asarray, self.model.constants())
-                groups |= {"dims": self.model.dims(), "coords": self.model.coords()}
-            if predictive:
-                model = self._need_model("predictive=True")
-                groups["predictive"] = sampling.predict(model, as_key(key), sites, *model.prepare((), {}))
-        return to_datatree(theta, stats, **groups)
+        return as_installed(export(self, num, key, weighted, log_likelihood, predictive, prior), kind)
 
     def refine(self, steps: int | None = None, **kwargs: Any) -> "Posterior":
         """Train on from here and return the new posterior.
@@ -264,7 +277,7 @@ class Posterior:
             >>> post.refine(steps=100, progress=False).diagnostics.verdict
             'good'
         """
-        self._need_model("refine")
+        need_model(self, "refine")
         if self._refiner is None:
             raise ArgumentError("refine() needs a posterior made by bf.fit or bf.load(path, model=...).")
         return self._refiner(self, steps=steps, **kwargs)
@@ -304,7 +317,7 @@ class Posterior:
         """
         from bernflow.posterior.nuts import run_nuts
 
-        model = self._need_model("to_nuts")
+        model = need_model(self, "to_nuts")
         return run_nuts(self, model, num, warmup, chains, key, sampler, target_accept, progress)
 
     def plot(self, **kwargs: Any) -> Any:
@@ -339,43 +352,11 @@ class Posterior:
 
         return save(self, path)
 
-    def _points(self, num: int, key: Any, weighted: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Draw points of R^p with their log q, resampled if asked for."""
-        key, num = as_key(key), check_count(num)
-        if not weighted:
-            return sampling.sample(self.distribution, key, num)
-        model = self._need_model("weighted=True")
-        x, log_q = sampling.sample(self.distribution, key, sampling.OVERSAMPLING * num)
-        log_weights = _difference(sampling.log_density(self.layout, model, x), log_q)
-        if not np.any(log_weights > -np.inf):
-            raise ArgumentError(
-                "weighted=True: every draw lies where the posterior density is zero. Use weighted=False, and see "
-                "post.diagnostics.status."
-            )
-        chosen = sampling.resample(key, log_weights, num)
-        return x[chosen], log_q[chosen]
-
-    def _need_model(self, what: str) -> AbstractModel:
-        if self.model is None:
-            raise ArgumentError(
-                f"{what} needs the model, which is not in the file: pass it to bf.load(path, model=...)."
-            )
-        return self.model
-
     def __repr__(self) -> str:
-        return display.text(self.diagnostics, self._rows(), self.settings, self.layout.dim)
+        return display.text(self.diagnostics, self._shown(), self.settings, self.layout.dim, self.advice)
 
     def _repr_html_(self) -> str:
-        return display.html(self.diagnostics, self._rows(), self.settings, self.layout.dim)
+        return display.html(self.diagnostics, self._shown(), self.settings, self.layout.dim, self.advice)
 
-    def _rows(self) -> list[display.Row]:
-        if self._table is None:
-            self._table = display.rows(self.draws(1000, deterministic=False))
-        return self._table
-
-
-def _difference(log_density: np.ndarray, log_q: np.ndarray) -> np.ndarray:
-    """Return log p - log q in double precision; a zero density gives -inf, whatever log q is."""
-    with np.errstate(invalid="ignore"):
-        result = np.asarray(log_density, np.float64) - np.asarray(log_q, np.float64)
-    return np.where(np.isneginf(log_density), -np.inf, result)
+    def _shown(self) -> display.Table:
+        return display.tabulate(self)

@@ -58,14 +58,17 @@ def _sample_block(distribution: AbstractDistribution, key: Key[Array, ""]) -> tu
 
 
 @filter_jit
-def _constrain_block(layout: AbstractLayout, model: AbstractModel | None, x: Float[Array, "s p"]) -> Theta:
+def _constrain_block(
+    layout: AbstractLayout, model: AbstractModel | None, x: Float[Array, "s p"], only: tuple[str, ...] | None
+) -> Theta:
     def one(x: Float[Array, " p"]) -> Theta:
         theta, _ = layout.constrain(x)
         if model is None:
             return theta
         with user_code("The model, run for its derived quantities,"):
-            # Sites last: a derived quantity never hides a parameter of the same name.
-            return {**model.deterministic(theta), **theta}
+            derived = model.deterministic(theta)
+        # Sites last: a derived quantity never hides a parameter of the same name.
+        return {**{name: v for name, v in derived.items() if only is None or name in only}, **theta}
 
     return jax.vmap(one)(x)
 
@@ -95,6 +98,11 @@ def _predict_block(
 ) -> Theta:
     keys = portable(jax.random.split(jax.random.fold_in(key, block), BLOCK))
     return jax.vmap(lambda k, t: model.predict(k, t, *args, **kwargs))(keys, theta)
+
+
+@filter_jit
+def _log_prior_block(model: AbstractModel, theta: Theta) -> Theta:
+    return jax.vmap(model.log_prior)(theta)
 
 
 @filter_jit
@@ -163,10 +171,12 @@ def _concatenate(blocks: list, num: int) -> Any:
     return jax.tree.map(lambda *parts: np.concatenate(parts)[:num], *blocks)
 
 
-def constrain(layout: AbstractLayout, model: AbstractModel | None, x: np.ndarray) -> dict[str, np.ndarray]:
-    """Map points of R^p to named values; with a model, its derived quantities too."""
+def constrain(
+    layout: AbstractLayout, model: AbstractModel | None, x: np.ndarray, only: tuple[str, ...] | None = None
+) -> dict[str, np.ndarray]:
+    """Map points of R^p to named values; with a model, its derived quantities too, or those of some names."""
     names = layout.names
-    theta = in_blocks(lambda part, _: _constrain_block(layout, model, part), x)
+    theta = in_blocks(lambda part, _: _constrain_block(layout, model, part, only), x)
     derived = [name for name in theta if name not in names]
     return {name: theta[name] for name in (*names, *derived)}
 
@@ -186,6 +196,11 @@ def log_q(distribution: AbstractDistribution, x: np.ndarray) -> np.ndarray:
 def log_prob(distribution: AbstractDistribution, layout: AbstractLayout, theta: dict[str, np.ndarray]) -> np.ndarray:
     """Evaluate log q on the constrained scale; -inf outside of the support."""
     return in_blocks(lambda part, _: _log_prob_block(distribution, layout, part), theta, block_of(distribution.dim))
+
+
+def log_prior(model: AbstractModel, theta: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Evaluate the log prior of every parameter."""
+    return in_blocks(lambda part, _: _log_prior_block(model, part), theta)
 
 
 def log_likelihood(model: AbstractModel, theta: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -249,7 +264,7 @@ def resample(key: Key[Array, ""], log_weights: np.ndarray, num: int) -> np.ndarr
 def in_blocks(function: Callable[[Any, int], Any], inputs: Any, size: int = BLOCK) -> Any:
     """Apply a compiled function to blocks of one shape; copies of the final row fill up the last."""
     num = len(jax.tree.leaves(inputs)[0])
-    outputs = []
+    outputs: list = []
     for block, start in enumerate(range(0, num, size)):
         rows = np.minimum(np.arange(start, start + size), num - 1)
         outputs.append(jax.tree.map(np.asarray, function(jax.tree.map(lambda a, rows=rows: a[rows], inputs), block)))

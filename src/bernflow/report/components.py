@@ -1,7 +1,6 @@
 """Scalar components of named draws: labels, summaries, and which of them to draw."""
 
 import itertools
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -10,6 +9,7 @@ from jaxtyping import Float
 
 from bernflow.diagnostics.summaries import summarize
 from bernflow.plots.components import axis_marks, component_draws
+from bernflow.posterior.tables import written
 
 QUANTILES = (0.05, 0.5, 0.95)
 COLUMNS = ("mean", "sd", "5%", "50%", "95%")
@@ -55,27 +55,7 @@ def list_components(
 
 def table_row(component: Component) -> list[str]:
     """Return the figures of a component as text, in the order of `COLUMNS`."""
-    return format_row(summarize(component.values, QUANTILES))
-
-
-def format_row(values: Sequence[float]) -> list[str]:
-    """Write numbers of one component with as many decimals as their sd, the second of them, makes meaningful.
-
-    Example:
-        >>> format_row([1234.5678, 0.0123, 1234.5, 1234.6])
-        ['1234.5678', '0.0123', '1234.5000', '1234.6000']
-    """
-    sd = values[1]
-    largest = max((abs(v) for v in values if math.isfinite(v)), default=0.0)
-    if not math.isfinite(sd) or sd <= 0:
-        return [f"{v:.4g}" for v in values]
-    # Between 0.5 and 5 two decimals, so that parameters of about unit scale are written alike.
-    decimals = 2 - math.floor(math.log10(2 * sd))
-    if decimals > 7 or largest >= 1e7:
-        digits = min(max(math.floor(math.log10(largest / sd)) + 3, 3), 15)
-        return [f"{v:.{digits}g}" for v in values]
-    # Adding zero turns a negative zero into a positive one.
-    return [f"{round(v, max(decimals, 0)) + 0.0:.{max(decimals, 0)}f}" for v in values]
+    return written(summarize(component.values, QUANTILES))
 
 
 def fair_share(components: Sequence[Component], limit: int) -> list[Component]:

@@ -15,6 +15,7 @@ from typing import Any
 from bernflow.errors import ArgumentError
 from bernflow.files import write_whole
 from bernflow.posterior import Posterior
+from bernflow.posterior.weighting import AUTO, Weighted
 from bernflow.report import sections
 from bernflow.report.components import Component, list_components
 from bernflow.report.material import Material, gather
@@ -36,7 +37,7 @@ def write_report(
     title: str = TITLE,
     num: int = 4000,
     key: Any = 1,
-    weighted: bool = False,
+    weighted: Weighted = AUTO,
 ) -> Path:
     """Write a report of a fit: verdict, what to do next, table, pictures, model, data and settings.
 
@@ -49,7 +50,7 @@ def write_report(
         title: heading of the page.
         num: number of draws behind table and pictures.
         key: integer seed or `jax.random.key` of the draws.
-        weighted: resample the draws by their importance weights.
+        weighted: resample the draws by their importance weights; "auto" where these correct the fit.
 
     Returns:
         The path.

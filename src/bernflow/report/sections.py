@@ -5,13 +5,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from bernflow.diagnostics.advice import advise
 from bernflow.diagnostics.verdict import Diagnostics
 from bernflow.posterior.display import write_error, write_evidence_error
-from bernflow.report.advice import advise
 from bernflow.report.components import COLUMNS, Component, table_row
 from bernflow.report.material import Material
 from bernflow.report.pictures import Gallery
-from bernflow.report.wording import describe_support, describe_values, escape, say_khat, words_of_setting
+from bernflow.report.wording import describe_support, describe_values, escape, isolate, say_khat, words_of_setting
 
 PAPER_FAMILY = "bernstein-paper"
 TITLES = {"good": "Good: use the draws", "usable": "Usable: with care", "poor": "Poor: do not use the draws"}
@@ -29,19 +29,32 @@ ICONS = {
 def verdict_section(material: Material) -> str:
     """Say whether the fit can be used, why, and what to do next."""
     d = material.diagnostics
-    advice = "".join(f"<li>{_with_code(sentence)}</li>" for sentence in advise(material))
+    steps = advise(d, material.history, material.settings, material.weighted, max(1, len(material.parts)))
+    advice = "".join(f"<li>{_with_code(sentence)}</li>" for sentence in steps)
     return (
         f'<section class="verdict {escape(d.verdict)}" aria-labelledby="verdict">'
         f'<h2 id="verdict"><svg viewBox="0 0 24 24" aria-hidden="true">{ICONS[d.verdict]}</svg>{TITLES[d.verdict]}</h2>'
-        f"<p>{escape(d.status)}</p><h3>What to do next</h3><ol>{advice}</ol></section>\n{_figures(d)}"
+        f"<p>{escape(d.status)}</p>{_say_tails(material)}<h3>What to do next</h3><ol>{advice}</ol></section>\n"
+        f"{_figures(d)}"
+    )
+
+
+def _say_tails(material: Material) -> str:
+    """Name the parameters in whose tails the largest weights lie."""
+    if not material.tails:
+        return ""
+    named = "; ".join(f"{isolate(label)} ({100 * share:.0f} %)" for label, share in material.tails)
+    return (
+        f"<p>The largest importance weights lie in the tails of: {escape(named)}. The figures are the shares of these "
+        "weights outside of the central 95 % of the fit.</p>"
     )
 
 
 def _figures(d: Diagnostics) -> str:
     gap = d.log_evidence - d.elbo
     tiles = [
-        ("k-hat", f"{d.khat:.2f}", f"{d.khat_se:.2f}", f"shape of the tail of the weights; {say_khat(d)}"),
         ("Effective draws", f"{100 * d.ess_fraction:.1f} %", f"{100 * d.ess_fraction_se:.1f}", "after weighting (ESS)"),
+        ("k-hat", f"{d.khat:.2f}", f"{d.khat_se:.2f}", f"shape of the tail of the weights; {say_khat(d)}"),
         ("ELBO", f"{d.elbo:.4f}", write_error(d.elbo_se), "evidence lower bound, nats"),
         ("Log evidence", f"{d.log_evidence:.4f}", write_evidence_error(d), "by importance sampling, nats"),
         (

@@ -8,7 +8,11 @@ import numpy as np
 
 from bernflow.diagnostics.summaries import summarize
 from bernflow.errors import ArgumentError
+from bernflow.models.stan.model import LOG_LIKELIHOOD
 from bernflow.posterior import Posterior
+from bernflow.posterior.drawing import KEY
+from bernflow.posterior.export import export
+from bernflow.posterior.weighting import Weighted
 from bernflow.precision import use_precision
 
 if TYPE_CHECKING:
@@ -22,7 +26,7 @@ QUANTILES = (0.025, 0.05, 0.25, 0.5, 0.75, 0.95, 0.975)
 MAX_LOG_LIKELIHOOD = 50_000_000
 
 
-def take_draws(posterior: Posterior, num: int, weighted: bool) -> tuple["xr.DataTree", list[str]]:
+def take_draws(posterior: Posterior, num: int, weighted: Weighted) -> tuple["xr.DataTree", list[str]]:
     """Draw, with the default key; return the draws for ArviZ and notes on what could not be had."""
     notes = []
     with use_precision(posterior.precision):
@@ -32,28 +36,36 @@ def take_draws(posterior: Posterior, num: int, weighted: bool) -> tuple["xr.Data
     if not small:
         notes.append(f"The pointwise log likelihood ({num_terms:,} numbers) was left out of the draws.")
     try:
-        tree = posterior.to_arviz(num, weighted=weighted, log_likelihood=small)
+        tree = export(posterior, num, KEY, weighted, small)
     except ArgumentError as error:
-        if not weighted:
+        if weighted is False:
             raise
         # A fit is not lost because its draws cannot be weighted; its verdict is poor anyway.
         notes.append(f"The draws are not resampled: {error}")
-        tree, weighted = posterior.to_arviz(num, log_likelihood=small), False
+        tree = export(posterior, num, KEY, False, small)
     found = posterior.diagnostics
-    # NetCDF knows no booleans.
-    tree.attrs |= {"weighted": int(weighted), "verdict": found.verdict, "status": found.status, "khat": found.khat}
+    tree.attrs |= {"verdict": found.verdict, "status": found.status, "khat": found.khat}
     return tree, notes
 
 
 def named_draws(tree: "xr.DataTree") -> dict[str, np.ndarray]:
     """Return the draws, (num, *shape) each, by names that a CSV file of CmdStan can hold."""
     draws: dict[str, np.ndarray] = {}
-    for name, values in tree["posterior"].data_vars.items():
-        plain = plain_name(str(name))
+    for name, values in _variables(tree):
+        plain = plain_name(name)
         while plain in draws or plain in STATS:
             plain += "_"
         draws[plain] = np.asarray(values)[0]
     return draws
+
+
+def _variables(tree: "xr.DataTree") -> Iterator[tuple[str, Any]]:
+    """Yield parameters and derived quantities; those of Stan programs may lie in the groups of predictions."""
+    for group in ("posterior", "posterior_predictive"):
+        if group in tree.children:
+            yield from ((str(name), values) for name, values in tree[group].data_vars.items())
+    if "log_likelihood" in tree.children and LOG_LIKELIHOOD in tree["log_likelihood"].data_vars:
+        yield LOG_LIKELIHOOD, tree["log_likelihood"][LOG_LIKELIHOOD]
 
 
 def plain_name(name: str) -> str:

@@ -14,6 +14,7 @@ from bernflow.files import check_plain, json_text, read_plain
 from bernflow.fit import load
 from bernflow.folders import write_folder
 from bernflow.posterior import Posterior
+from bernflow.posterior.weighting import AUTO, Weighted
 from bernflow.runs.draws import tabulate, take_draws, write_csv
 from bernflow.runs.untrusted import check_table
 from bernflow.sealed import checksum_of, read_sealed, sealed_text
@@ -82,8 +83,8 @@ def check_free(folder: str | os.PathLike, force: bool = False) -> None:
     if others and not force:
         some = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
         raise ArgumentError(
-            f"The folder {folder} holds files that are not of a run of bernflow ({some}): choose another folder, or "
-            "force it; then they stay, and results are put beside them."
+            f"The folder {folder} holds files that are not of a run of bernflow ({some}): choose another folder "
+            "(--out), or write the results beside them (--force)."
         )
 
 
@@ -92,7 +93,7 @@ def write_run(
     folder: str | os.PathLike,
     *,
     num: int = 4000,
-    weighted: bool = False,
+    weighted: Weighted = AUTO,
     formats: Collection[str] = (CSV, NETCDF),
     origin: Mapping[str, Any] | None = None,
 ) -> Run:
@@ -104,14 +105,14 @@ def write_run(
         posterior: the fit.
         folder: the folder; it appears, or is replaced, when all of it is written.
         num: number of draws.
-        weighted: resample by Pareto-smoothed importance weights.
+        weighted: resample by Pareto-smoothed importance weights; "auto" where these correct the fit.
         formats: some of "csv", "netcdf" and "zarr", for the draws.
         origin: where the fit comes from (model, data, options), JSON-able, for the manifest.
     """
     check_formats(formats)
     folder, origin = Path(folder), dict(origin or {})
     tree, notes = take_draws(posterior, num, weighted)
-    weighted = bool(tree.attrs["weighted"])
+    is_weighted = bool(tree.attrs["weighted"])
     summary = tabulate(tree)
     diagnostics = describe(posterior)
     manifest: dict[str, Any] = {
@@ -123,7 +124,7 @@ def write_run(
         "verdict": posterior.diagnostics.verdict,
         "interrupted": bool(posterior.settings.get("interrupted", False)),
         "draws": num,
-        "weighted": weighted,
+        "weighted": is_weighted,
         "notes": notes,
     }
 
@@ -140,7 +141,7 @@ def write_run(
         if ZARR in formats:
             # Version 2 is what every reader knows, consolidated metadata included.
             tree.to_zarr(fresh / TREES[ZARR], zarr_format=2)
-        _write_report(posterior, fresh / REPORT, num, weighted, notes)
+        _write_report(posterior, fresh / REPORT, num, is_weighted, notes)
         manifest["sha256"] = {name: checksum_of(fresh / name) for name in sorted(os.listdir(fresh))}
         manifest["files"] = sorted([*manifest["sha256"], MANIFEST])
         (fresh / MANIFEST).write_text(sealed_text(manifest), encoding="utf-8")
@@ -166,6 +167,16 @@ def read_run(folder: str | os.PathLike) -> Run:
         raise
     except Exception as error:  # a file can make its parser raise almost anything
         raise _damaged(folder, str(error)) from error
+
+
+def load_any(path: str | os.PathLike) -> Posterior:
+    """Read a posterior without its model from the folder of a run, or from a file that `Posterior.save` wrote."""
+    path = Path(path)
+    if not path.exists():
+        raise ArgumentError(
+            f"{path} does not exist: expected the folder of a run of bernflow fit, or a saved posterior."
+        )
+    return read_run(path).load() if path.is_dir() else load(path)
 
 
 def describe(posterior: Posterior) -> dict[str, Any]:

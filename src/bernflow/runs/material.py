@@ -30,7 +30,7 @@ def material_of_run(folder: Path) -> Material:
     record = read_record(run.file(POSTERIOR))
     parts = _draws(run, record)
     if parts is None:
-        return gather(run.load(), NUM_DRAWS, KEY, weighted=False)
+        return gather(run.load(), NUM_DRAWS, KEY)
     _check_draws(run.folder, parts["draws"], record)
     weighted = bool(run.manifest.get("weighted"))
     if weighted:  # the weights of draws that were resampled tell nothing about the fit

@@ -11,8 +11,11 @@ import numpy as np
 
 from bernflow.errors import ArgumentError, FileFormatError
 from bernflow.models import AbstractModel, from_stan
+from bernflow.models.bambi import is_bambi
 from bernflow.models.inputs import user_code
+from bernflow.models.pymc import is_pymc
 from bernflow.models.stan.data import read_data
+from bernflow.runs.tables import TABLES, for_stan, read_table
 
 STAN, PYTHON = ".stan", ".py"
 # What a Python file's model is called where no name is given.
@@ -42,20 +45,26 @@ def load_model(model: str, data: Path | None = None, progress: bool = True) -> S
     """Read a model and its data.
 
     Args:
-        model: `model.stan`, or `model.py:name`: a NumPyro model function, which gets the data as keyword arguments, or
-            a bernflow model, which holds its data. A Python file is executed, whatever it does.
-        data: a JSON file as CmdStan reads it, or None where the model takes no data.
+        model: `model.stan`, or `model.py:name`: a NumPyro model function, which gets the data as keyword arguments, a
+            bernflow, PyMC or Bambi model, which holds its data, or a function of the data that returns one. A Python
+            file is executed, whatever it does.
+        data: a JSON file as CmdStan reads it, a table as CSV or Parquet, or None where the model takes no data.
         progress: say on stderr that a Stan program is being compiled.
     """
     path, name = split_name(model)
     if not path.is_file():
         raise FileFormatError(f"The model {str(path)!r} does not exist: {EXPECTED}.")
+    is_table = data is not None and data.suffix.lower() in TABLES
+    values = read_table(data) if is_table else read_data(data)  # type: ignore[arg-type]
     if name is None:
-        return Source(from_stan(path, data=data, progress=progress), {})
-    values = {key: _as_array(value, key) for key, value in read_data(data).items()}
+        return Source(from_stan(path, data=for_stan(values) if is_table else data, progress=progress), {})
+    values = {key: _as_array(value, key) for key, value in values.items()}
     found = _execute(path, name)
     where = f"{path}:{name}"
-    if isinstance(found, AbstractModel):
+    if _builds_a_model(found):
+        with user_code(f"The function {where}"):
+            return Source(found(**_wanted(found, values, is_table)), {})
+    if isinstance(found, AbstractModel) or is_pymc(found) or is_bambi(found):
         if data is not None:
             raise ArgumentError(
                 f"{where} is a {type(found).__name__}, which holds its data: leave {data} out, or name a NumPyro model "
@@ -64,11 +73,35 @@ def load_model(model: str, data: Path | None = None, progress: bool = True) -> S
         return Source(found, {})
     if not callable(found) or isinstance(found, type):
         raise ArgumentError(
-            f"{where} is a {type(found).__name__}: expected a NumPyro model function, a bf.Model or what "
-            "bf.from_log_density returns."
+            f"{where} is a {type(found).__name__}: expected a NumPyro model function, a bf.Model, a PyMC or Bambi "
+            "model, what bf.from_log_density returns, or a function that returns one of these."
         )
+    values = _wanted(found, values, is_table)
     _check_arguments(where, found, values, data)
     return Source(found, values)
+
+
+def _builds_a_model(found: Any) -> bool:
+    """Tell whether a function builds a model of PyMC, Bambi or bernflow: it refers to what makes one."""
+    code, names = getattr(found, "__code__", None), getattr(found, "__globals__", {})
+    if code is None:
+        return False
+    used = [names.get(name) for name in code.co_names]
+    roots = {
+        getattr(value, "__module__", None) or getattr(value, "__name__", "") for value in used if value is not None
+    }
+    return any(str(root).split(".")[0] in ("pymc", "bambi", "bernflow") for root in roots)
+
+
+def _wanted(function: Callable, values: dict[str, Any], is_table: bool) -> dict[str, Any]:
+    """Leave out the columns of a table that a function does not take; a JSON file must fit as it is."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # builtins and some extension types have no signature
+        return values
+    if not is_table or any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return values
+    return {name: value for name, value in values.items() if name in parameters}
 
 
 def _execute(path: Path, name: str) -> Any:

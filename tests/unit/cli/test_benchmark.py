@@ -93,10 +93,10 @@ def test_every_suite_explains_itself(capsys):
     ("words", "code", "message"),
     [
         ((), 2, "the following arguments are required: SUITE"),
-        (("speeed",), 2, "Did you mean speed?"),
+        (("speeed",), 2, "Did you mean 'speed'?"),
         (("accuracy", "--tier", "huge"), 2, "there is no 'huge': expected one of"),
         (("accuracy", "--targets", "fnnel", "--out", "x"), 1, "There is no target fnnel"),
-        (("speed", "--parts", "stps"), 2, "Did you mean steps?"),
+        (("speed", "--parts", "stps"), 2, "Did you mean 'steps'?"),
         (("speed", "--quick", "--full"), 2, "not allowed with argument"),
         (("speed", "--time-limit", "0", "--out", "x"), 1, "--time-limit 0: expected a positive number"),
         (("accuracy", "--keys", "0", "--out", "x"), 1, "--keys 0: expected a whole number"),

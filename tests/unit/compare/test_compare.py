@@ -140,7 +140,7 @@ def test_chains_count_by_their_effective_number():
     chain = rng.normal(size=(4, 1000))
     for t in range(1, 1000):
         chain[:, t] = 0.9 * chain[:, t - 1] + np.sqrt(1 - 0.9**2) * chain[:, t]
-    tree = to_datatree({"a": chain}, by_chain=True)
+    tree = to_datatree({"posterior": {"a": chain}}, by_chain=True)
     found = bf.compare({"draws": {"a": rng.normal(size=NUM)}, "chains": tree})
     flat = bf.compare({"draws": {"a": rng.normal(size=NUM)}, "chains": {"a": chain.ravel()}})
     assert found.table()["mean_se"].iloc[0] > 2 * flat.table()["mean_se"].iloc[0]
@@ -148,7 +148,7 @@ def test_chains_count_by_their_effective_number():
 
 
 def tree_without(group):
-    tree = to_datatree(normal_draws(0))
+    tree = to_datatree({"posterior": normal_draws(0)})
     del tree[group]
     return tree
 
@@ -182,7 +182,7 @@ def test_arguments_are_checked(entries, kwargs, words):
 
 
 def test_a_tree_needs_chains_and_draws():
-    tree = to_datatree(normal_draws(0))
+    tree = to_datatree({"posterior": normal_draws(0)})
     tree["posterior"] = tree["posterior"].to_dataset().rename({"draw": "number"})
     with pytest.raises(ArgumentError, match="expected chain and draw among them"):
         bf.compare({"x": tree, "y": normal_draws(0)})

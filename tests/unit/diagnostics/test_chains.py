@@ -51,6 +51,17 @@ def test_sticky_chains_are_usable_at_best():
     assert "fewer than 400 effective draws" in judge_chains(calm, NAMES, 4000, 0).status
 
 
+def test_a_slightly_high_rhat_of_many_effective_draws_is_a_warning():
+    def found(rhat, ess=1850.0):
+        return judge_chains(Convergence(np.full(3, rhat), np.full(3, ess), np.full(3, ess)), NAMES, 4000, 0)
+
+    assert found(1.012).verdict == "usable"
+    assert "above 1.01" in found(1.012).status
+    assert found(1.012, ess=200.0).verdict == "poor"
+    assert found(1.06).verdict == "poor"
+    assert found(1.01).verdict == "good"
+
+
 def test_divergences_are_never_good():
     few, many = judge(NOISE, 4), judge(NOISE, 5)
     assert (few.verdict, many.verdict) == ("usable", "poor")

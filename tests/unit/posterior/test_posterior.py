@@ -72,7 +72,8 @@ def test_precision_follows_the_arrays_without_setting(make):
 def test_weighted_draws_correct_a_shifted_fit(make):
     post = make(shift=0.5)
     assert post.diagnostics.verdict == "usable"
-    raw, weighted = post.draws(N)["mu"], post.draws(N, weighted=True)["mu"]
+    raw, weighted = post.draws(N, weighted=False)["mu"], post.draws(N)["mu"]
+    np.testing.assert_array_equal(weighted, post.draws(N, weighted=True)["mu"])
     assert abs(raw.mean() - MEAN) > 0.4 * SD
     # Three dimensions are shifted, so the ESS of the 4 N proposals is exp(-0.75) = 0.47 of them: above N.
     assert abs(weighted.mean() - MEAN) < TOLERANCE * SD
@@ -135,22 +136,112 @@ def test_predict(make):
     assert post.predict(num=5, weighted=True)["y"].shape == (5, 4)
 
 
-def test_summary_is_unrounded(make):
-    post = make()
+@pytest.mark.parametrize("shift", [0.0, 0.5])
+def test_everything_shows_the_same_draws(make, shift):
+    post = make(shift=shift)
+    mean = post.draws()["mu"].mean()
     table = post.summary()
+    assert table.loc["mu", "mean"] == pytest.approx(mean, abs=5e-4)
+    assert re.search(rf"\n  mu +{mean:.4f} ", repr(post))
+    assert float(post.to_arviz(kind="datatree").posterior["mu"].mean()) == pytest.approx(mean)
+    assert ("resampled by their importance weights" in repr(post)) == (shift > 0)
+    assert post.to_arviz().attrs["weighted"] == (shift > 0)
+    # The error of a mean of weighted draws is that of their proposals, too.
+    errors = table.loc["mu", "mcse_mean"] * np.sqrt(N) / SD
+    assert errors == pytest.approx(1.0 if shift == 0 else np.sqrt(1 / (4 * np.exp(-0.75)) + 0.75), rel=0.1)
+
+
+def test_summary_chooses_quantities_as_arviz_does(make):
+    post = make()
+    assert list(post.summary("s").index) == ["s[0]", "s[1]"]
+    assert list(post.summary(["~s"]).index) == ["mu", "twice"]
+    assert list(post.summary("tw", "like").index) == ["twice"]
+    assert list(post.summary(["^m", "e$"], filter_vars="regex").index) == ["mu", "twice"]
+    with pytest.raises(ArgumentError, match=r"'twise', which matches none of mu, s, twice. Did you mean 'twice'\?"):
+        post.summary("twise")
+    with pytest.raises(ArgumentError, match="filter_vars='glob': expected None, 'like' or 'regex'"):
+        post.summary("mu", "glob")
+
+
+def test_tables_have_four_meaningful_digits(make):
+    table, raw = make().summary(), make().summary(round_to="none")
+    assert np.abs(table - raw).max().max() < 5e-4
+    assert all(row["sd"] == round(row["sd"], 4) for _, row in table.iterrows())
+    assert make().summary(round_to=1).loc["mu", "sd"] == 0.4
+    with pytest.raises(ArgumentError, match="round_to='two'"):
+        make().summary(round_to="two")
+
+
+def test_labels_are_coordinates(make, conjugate):
+    class Named(conjugate):
+        def dims(self):
+            return {"s": ("kind",)}
+
+        def coords(self):
+            return {"kind": ["age", "income"]}
+
+    post = make(model=Named())
+    assert list(post.summary().index) == ["mu", "twice", "s[age]", "s[income]"]
+    assert "\n  s[income] " in repr(post)
+    assert list(post.to_arviz().posterior["s"].coords["kind"].values) == ["age", "income"]
+
+
+def test_arviz_0_and_1_get_what_they_take(make, monkeypatch):
+    from bernflow.posterior import export
+
+    post = make()
+    monkeypatch.setattr(export, "version", lambda name: "0.23.4")
+    old = post.to_arviz(50)
+    assert type(old).__name__ == "InferenceData"
+    assert old.posterior["s"].shape == (1, 50, 2)
+    assert old.attrs["inference_library"] == "bernflow"
+    monkeypatch.setattr(export, "version", lambda name: "1.2.0")
+    new = post.to_arviz(50)
+    assert set(new.children) == set(old.groups())
+    with pytest.raises(ArgumentError, match=r"kind='inferencedata' needs ArviZ 0\.x"):
+        post.to_arviz(50, kind="inferencedata")
+    with pytest.raises(ArgumentError, match="kind='tree'"):
+        post.to_arviz(50, kind="tree")
+
+
+@pytest.mark.filterwarnings("ignore")  # of ArviZ
+def test_power_scaling_works_on_the_export(make):
+    tree = make().to_arviz(1000, kind="datatree")
+    assert set(tree["log_prior"].data_vars) == {"mu", "s"}
+    expected = stats.norm.logpdf(tree.posterior["mu"].values)
+    np.testing.assert_allclose(tree["log_prior"]["mu"].values, expected, rtol=1e-10)
+    # The data know nothing of s.
+    found = {group: arviz_stats.psense(tree, group=group) for group in ("prior", "likelihood")}
+    assert float(found["likelihood"]["s"].max()) < 0.05 < float(found["prior"]["s"].min())
+    assert float(found["likelihood"]["mu"]) > 0.05
+
+
+def test_loo(make):
+    found = make().loo()
+    assert found.n_data_points == 4
+    y, rest = np.array([0.3, 1.2, -0.4, 0.9]), np.array([2.0]) - np.array([0.3, 1.2, -0.4, 0.9])
+    exact = stats.norm.logpdf(y, rest / 4, np.sqrt(1.25)).sum()
+    assert found.elpd == pytest.approx(exact, abs=0.05)
+    with pytest.raises(ArgumentError, match="var_name='z': expected one of 'y'"):
+        make().loo("z")
+
+
+def test_summary_unrounded(make):
+    post = make()
+    table = post.summary(round_to="none")
     draws = post.draws()
-    assert list(table.index) == ["mu", "s[0]", "s[1]", "twice"]
+    assert list(table.index) == ["mu", "twice", "s[0]", "s[1]"]  # scalars first
     assert table.loc["mu", "mean"] == pytest.approx(draws["mu"].mean(), rel=1e-12)
-    np.testing.assert_allclose(table.iloc[0, 2:4].astype(float), np.quantile(draws["mu"], [0.05, 0.95]), rtol=1e-3)
-    assert list(table.columns)[:4] == ["mean", "sd", "eti90_lb", "eti90_ub"]
+    np.testing.assert_allclose(table.loc["mu"].iloc[2:4], np.quantile(draws["mu"], [0.05, 0.95]), rtol=1e-3)
+    assert list(table.columns) == ["mean", "sd", "eti90_lb", "eti90_ub", "mcse_mean", "mcse_sd"]
     with pytest.raises(ArgumentError, match=r"ci_prob=90: expected a probability"):
         post.summary(ci_prob=90)
 
 
 def test_to_arviz_is_accepted_by_arviz(make):
     post = make(shift=0.2)
-    tree = post.to_arviz(1000)
-    assert set(tree.children) == {"posterior", "sample_stats", "log_likelihood", "observed_data"}
+    tree = post.to_arviz(1000, weighted=False, kind="datatree")
+    assert set(tree.children) == {"posterior", "sample_stats", "log_likelihood", "log_prior", "observed_data"}
     assert tree.posterior["s"].shape == (1, 1000, 2)
     stats_group = tree.sample_stats
     np.testing.assert_allclose(stats_group["log_weight"][0], post.log_weights(1000), rtol=1e-10)
@@ -164,10 +255,10 @@ def test_to_arviz_is_accepted_by_arviz(make):
 def test_repr_and_html(make):
     post = make()
     shown = repr(post)
-    assert shown.startswith("Posterior (gaussian, 3 dimensions)\n  Good (k-hat")
+    assert shown.startswith("Posterior (gaussian, 3 dimensions; 4,000 draws)\n  Good (ESS 100.0 %")
     assert re.search(r"\n  s\[1\] +\d", shown)
     assert "log evidence" in post._repr_html_()
-    assert "twice" not in shown
+    assert "\n  twice " in shown
 
 
 def test_html_escapes_names(conjugate, gaussian, make):
@@ -178,17 +269,25 @@ def test_html_escapes_names(conjugate, gaussian, make):
         def log_likelihood(self, theta):
             return super().log_likelihood({"mu": theta.get("<b>", theta.get("mu"))})
 
+        def deterministic(self, theta):
+            return {}
+
     odd = Odd(sites=(Site("<b>", (), constraints.real), Site("s", (2,), constraints.positive)))
     shown = make(model=odd)._repr_html_()
     assert "&lt;b&gt;</th>" in shown
     assert "<b></th>" not in shown
 
 
-def test_repr_shortens_long_tables(make):
-    post = make()
-    post.draws = lambda *a, **k: {"v": np.random.default_rng(0).normal(size=(100, 4, 5))}
-    assert "v[1, 4]" in repr(post)
-    assert repr(post).endswith("... and 10 more")
+def test_repr_shortens_long_tables(make, conjugate):
+    class Long(conjugate):
+        def deterministic(self, theta):
+            return {"v": theta["mu"] * np.ones((4, 7)), "huge": theta["mu"] * np.ones(5000)}
+
+    shown = repr(make(model=Long()))
+    assert "v[2, 2]" in shown
+    assert "v[2, 3]" not in shown
+    # 3 parameters and 17 of 28 components of v.
+    assert shown.endswith("... and 5,011 more rows: post.summary() has all")
 
 
 def test_refine_calls_the_refiner(make):

@@ -10,11 +10,10 @@ from numpyro.distributions import constraints
 
 from bernflow.diagnostics import judge
 from bernflow.posterior.display import write_error
-from bernflow.report.advice import EXACT, MORE_MODES, advise, still_rising
+from bernflow.posterior.tables import written
 from bernflow.report.components import (
     Component,
     fair_share,
-    format_row,
     list_components,
     strongest_pairs,
 )
@@ -42,10 +41,10 @@ def test_labels_use_coordinates_where_the_model_gives_them():
 @pytest.mark.parametrize(
     ("values", "texts"),
     [
-        ([0.004, 0.999, -1.6], ["0.00", "1.00", "-1.60"]),
-        ([-0.004, 1.001, -1.6], ["0.00", "1.00", "-1.60"]),  # no negative zero
-        ([1234.5678, 0.0123, 1234.5], ["1234.5678", "0.0123", "1234.5000"]),
-        ([12345.678, 890.0, 1.0], ["12346", "890", "1"]),
+        ([0.00004, 1.0, -1.6], ["0.000", "1.000", "-1.600"]),
+        ([-0.00004, 1.001, -1.6], ["0.000", "1.001", "-1.600"]),  # no negative zero
+        ([1234.5678, 0.0123, 1234.5], ["1234.56780", "0.01230", "1234.50000"]),
+        ([12345.678, 8900.0, 1.0], ["12346", "8900", "1"]),
         ([1.5e9, 2.5e7, 0.0], ["1.5e+09", "2.5e+07", "0"]),
         ([1e-12, 2e-12, 0.0], ["1e-12", "2e-12", "0"]),
         ([3.0, 0.0, 3.0], ["3", "0", "3"]),
@@ -53,7 +52,7 @@ def test_labels_use_coordinates_where_the_model_gives_them():
     ],
 )
 def test_numbers_have_the_decimals_that_their_sd_makes_meaningful(values, texts):
-    assert format_row(values) == texts
+    assert written(values) == texts
 
 
 @pytest.mark.parametrize(
@@ -106,53 +105,6 @@ def test_pairs_are_those_of_the_strongest_correlations():
     assert labels == ("x", "y")
     assert strongest < -0.99
     assert strongest_pairs(components[:1], 5)[0] == []
-
-
-def test_advice_follows_the_verdict(material):
-    good = material()
-    assert advise(good) == ["Use `post.draws()` as they are.", MORE_MODES]
-    assert len(advise(material(restarts=8))) == 1
-    usable = material(log_weights=0.4 * RNG.normal(size=4000))
-    assert usable.diagnostics.verdict == "usable"
-    first, *others, last = advise(usable)
-    assert first.startswith("Use `post.draws(weighted=True)`, on the command line `--resample`")
-    assert last == EXACT
-    assert any("`post.refine()`" in sentence for sentence in others)
-    weighted = dataclasses.replace(usable, weighted=True)
-    assert advise(weighted)[0] == "Use these draws, which are corrected by their importance weights."
-    tails = dataclasses.replace(
-        usable, diagnostics=dataclasses.replace(usable.diagnostics, khat=0.9, ess_fraction=0.95)
-    )
-    assert "Do not trust probabilities of far tails" in advise(tails)[0]
-    assert any('base="logistic"' in sentence for sentence in advise(tails))
-
-
-def test_advice_of_a_poor_fit_names_its_causes(material):
-    poor = material(log_weights=3.0 * RNG.normal(size=4000), family="gaussian", interrupted=True)
-    bad = dataclasses.replace(poor.diagnostics, missing_mass=0.3, num_nonfinite=12)
-    text = " ".join(advise(dataclasses.replace(poor, diagnostics=bad)))
-    for part in (
-        "Do not use these draws",
-        "components=2",
-        "zero or not a number at 12 of 4,000 draws",
-        "The training was interrupted: `post.refine()`",
-        "The family 'gaussian' is a simple one",
-        "`restarts=8`",
-    ):
-        assert part in text
-    # A mixture cannot be refined.
-    mixed = dataclasses.replace(poor, parts=(0.5, 0.5), settings={"family": "bernstein"})
-    assert "refine" not in " ".join(advise(mixed))
-
-
-def test_an_elbo_that_still_rises_is_seen(material):
-    def trained(elbo, error=0.01):
-        return dataclasses.replace(material(), history={"elbo": elbo, "elbo_se": np.full(len(elbo), error)})
-
-    assert still_rising(trained(np.linspace(-9, -5, 100)))
-    assert not still_rising(trained(np.linspace(-9, -5, 100), error=10.0))
-    assert not still_rising(trained(np.full(100, -5.0)))
-    assert not still_rising(trained(np.array([])))
 
 
 @pytest.mark.parametrize(

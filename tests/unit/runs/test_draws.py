@@ -27,8 +27,10 @@ def written(tree, settings=None):
 
 def tree_of(num=3, **values):
     return to_datatree(
-        {name: np.broadcast_to(v, (num, *np.shape(v))) for name, v in values.items()},
-        {"log_q": np.arange(num) - 0.1, "lp": np.arange(num) + 0.3},
+        {
+            "posterior": {name: np.broadcast_to(v, (num, *np.shape(v))) for name, v in values.items()},
+            "sample_stats": {"log_q": np.arange(num) - 0.1, "lp": np.arange(num) + 0.3},
+        }
     )
 
 
@@ -61,7 +63,7 @@ def test_names_that_csv_cannot_hold():
 def test_summary_counts_from_one_and_rounds_nothing():
     rng = np.random.default_rng(0)
     x, m = rng.normal(size=101), rng.normal(size=(101, 1, 2))
-    table = tabulate(to_datatree({"x": x, "m": m}))
+    table = tabulate(to_datatree({"posterior": {"x": x, "m": m}}))
     assert list(table.index) == ["x", "m[1,1]", "m[1,2]"]
     assert list(table.columns) == ["mean", "sd", "2.5%", "5%", "25%", "50%", "75%", "95%", "97.5%"]
     assert table.loc["x", "mean"] == x.mean()
@@ -93,14 +95,14 @@ def test_a_huge_log_likelihood_is_left_out(posterior, monkeypatch):
 
 
 def test_draws_that_cannot_be_weighted_are_not(posterior, monkeypatch):
-    call = type(posterior).to_arviz
+    call = draws.export
 
-    def refuse(self, num, weighted=False, **options):
+    def refuse(posterior, num, key, weighted, log_likelihood):
         if weighted:
             raise ArgumentError("every draw lies where the density is zero.")
-        return call(self, num, **options)
+        return call(posterior, num, key, weighted, log_likelihood)
 
-    monkeypatch.setattr(type(posterior), "to_arviz", refuse)
+    monkeypatch.setattr(draws, "export", refuse)
     tree, notes = take_draws(posterior, 10, True)
     assert tree.attrs["weighted"] == 0
     assert notes == ["The draws are not resampled: every draw lies where the density is zero."]

@@ -98,6 +98,11 @@ class AbstractPyMCModel(AbstractMappedModel):
         """Split the log density into one term per variable and potential."""
         return dict(zip(self.program.term_names, self._run("terms", self._point(theta)), strict=True))
 
+    def log_prior(self, theta: Theta) -> Theta:
+        """Evaluate the log prior of every free variable."""
+        terms = self.log_terms(theta)
+        return {name: terms[name] for name in self.program.names if name in terms}
+
     def sample_prior(self, key: Key[Array, ""]) -> Theta | None:
         """Draw the parameters as PyMC does, without regard to potentials; None where one has an improper prior.
 

@@ -15,6 +15,8 @@ from bernflow.models.stan.instance import Instance, Operation, join, split
 from bernflow.models.stan.points import RADIUS, shrinking_points
 
 LOG_LIKELIHOOD = "log_lik"
+# Endings of the names of predictions: those of y are called y_rep or the like.
+ENDINGS = ("_rep", "_pred", "_sim", "_tilde", "_hat", "_new")
 # A program is tried at so many points first: most are fine at one of them.
 NUM_PROBES = 10
 
@@ -71,6 +73,10 @@ class StanModel(AbstractMappedModel):
         """Evaluate the program's target with the Jacobian of its constraints."""
         return functions.log_density(self.instance, self.handle, x)
 
+    def first_index(self) -> int:
+        """Return one, as Stan counts."""
+        return 1
+
     def sample_prior(self, key: Key[Array, ""]) -> None:
         """Return None: a program does not say which of its statements are the prior."""
 
@@ -80,6 +86,32 @@ class StanModel(AbstractMappedModel):
     def observed(self) -> Theta:
         """Return the variables of the data block."""
         return {name: jnp.asarray(value) for name, value in self.data.items()}
+
+    def data_groups(self) -> tuple[Theta, Theta]:
+        """Return the variables of the data block; those that the program predicts anew are observed, others constant.
+
+        A prediction goes by the name of what it predicts with an ending, such as `y_rep`.
+        """
+        data, names = self.observed(), self.predicted_names()
+        observed = {name: value for name, value in data.items() if any(name + ending in names for ending in ENDINGS)}
+        return observed, {name: value for name, value in data.items() if name not in observed}
+
+    def likelihood_names(self) -> tuple[str, ...]:
+        """Return log_lik, where the program computes it."""
+        return tuple(v.name for v in self.instance.derived if v.name == LOG_LIKELIHOOD)
+
+    def predicted_names(self) -> tuple[str, ...]:
+        """Return the generated quantities that are random: they differ from seed to seed."""
+        generated = self.instance.derived[self.instance.num_transformed :]
+        if not generated:
+            return ()
+        points = np.random.default_rng(2).uniform(-1.0, 1.0, (NUM_PROBES, self.instance.dim))
+        handles, num = np.full(NUM_PROBES, self.handle, np.int32), self.instance.num_derived
+        keys = [np.tile(np.array([seed, 0], np.uint32), (NUM_PROBES, 1)) for seed in (1, 2)]
+        engine = self.instance.engine
+        first, second = (engine.evaluate(Operation.DERIVED, handles, points, key, num) for key in keys)
+        random = ((first != second) & np.isfinite(first) & np.isfinite(second)).any(axis=0)
+        return tuple(v.name for v in generated if random[v.places].any())
 
     def log_likelihood(self, theta: Theta) -> Theta:
         """Return what the program computes under the name log_lik, if anything."""

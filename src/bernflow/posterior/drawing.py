@@ -1,0 +1,199 @@
+"""Draws of a posterior by name: from its flow, weighted where that helps, or from its file without a model."""
+
+import math
+import warnings
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from bernflow.errors import ArgumentError, BernflowError, ModelError
+from bernflow.keys import as_key, generator
+from bernflow.models.base import AbstractModel
+from bernflow.posterior import sampling
+from bernflow.posterior.arguments import check_count
+from bernflow.posterior.stored import MAX_COORDINATES, MAX_DERIVED, NUM_TRIED, SavedLayout, Stored, Trial, num_stored
+from bernflow.posterior.weighting import AUTO, Weighted, is_weighted
+from bernflow.precision import use_precision
+
+if TYPE_CHECKING:
+    from bernflow.posterior.parts import PosteriorParts
+
+# The default key of `Posterior.draws`; the draws in a file are made by it.
+KEY = 1
+TRIAL_KEY = 0x7472
+
+
+class Sample(NamedTuple):
+    """Draws on the constrained scale, with their log densities.
+
+    Attributes:
+        theta: parameters and derived quantities, (num, *shape) each.
+        stats: log_q, and with the model lp and log_weight, (num,) each.
+        weighted: whether they are resampled by their importance weights.
+    """
+
+    theta: dict[str, np.ndarray]
+    stats: dict[str, np.ndarray]
+    weighted: bool
+
+
+def draw(
+    posterior: "PosteriorParts",
+    num: int,
+    key: Any,
+    weighted: Weighted,
+    deterministic: bool | Collection[str] = True,
+    stats: bool = False,
+) -> Sample:
+    """Draw from a posterior.
+
+    Args:
+        posterior: the posterior.
+        num: number of draws.
+        key: integer seed or `jax.random.key`.
+        weighted: resample by importance weights; "auto" where the verdict says that they correct the fit.
+        deterministic: all derived quantities, none, or those of some names.
+        stats: return the log densities, too.
+    """
+    num = check_count(num)
+    use = is_weighted(posterior, weighted)
+    rows = _stored_rows(posterior, num, key, weighted, use)
+    if rows is not None:
+        theta, densities = posterior.stored.take(rows)  # type: ignore[union-attr]
+        wanted = _names(deterministic, theta)
+        kept = {name: v for name, v in theta.items() if name in posterior.names or name in wanted}
+        return Sample(kept, densities if stats else {}, use)
+    model = posterior.model
+    with use_precision(posterior.precision):
+        x, log_q = points(posterior, num, key, use)
+        theta = sampling.constrain(posterior.layout, None if deterministic is False else model, x, _only(deterministic))
+        found = {"log_q": log_q} if stats else {}
+        if stats and model is not None:
+            found["lp"] = sampling.log_density(posterior.layout, model, x)
+            found["log_weight"] = difference(found["lp"], log_q)
+    return Sample(theta, found, use)
+
+
+def points(posterior: "PosteriorParts", num: int, key: Any, weighted: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Draw points of R^p with their log q, resampled if asked for."""
+    key = as_key(key)
+    if not weighted:
+        return sampling.sample(posterior.distribution, key, num)
+    model = need_model(posterior, "weighted=True")
+    x, log_q = sampling.sample(posterior.distribution, key, sampling.OVERSAMPLING * num)
+    log_weights = difference(sampling.log_density(posterior.layout, model, x), log_q)
+    if not np.any(log_weights > -np.inf):
+        raise ArgumentError(
+            "weighted=True: every draw lies where the posterior density is zero. Use weighted=False, and see "
+            "post.diagnostics.status."
+        )
+    chosen = sampling.resample(key, log_weights, num)
+    return x[chosen], log_q[chosen]
+
+
+def need_model(posterior: "PosteriorParts", what: str) -> AbstractModel:
+    """Return the model, or say that it is missing."""
+    if posterior.model is None:
+        raise ArgumentError(f"{what} needs the model, which is not in the file: pass it to bf.load(path, model=...).")
+    return posterior.model
+
+
+def difference(log_density: np.ndarray, log_q: np.ndarray) -> Float[np.ndarray, " num"]:
+    """Return log p - log q in double precision; a zero density gives -inf, whatever log q is."""
+    with np.errstate(invalid="ignore"):
+        result = np.asarray(log_density, np.float64) - np.asarray(log_q, np.float64)
+    return np.where(np.isneginf(log_density), -np.inf, result)
+
+
+def derived_sizes(posterior: "PosteriorParts") -> dict[str, int]:
+    """Count the numbers of every derived quantity without computing them."""
+    model = posterior.model
+    if model is None:
+        stored = posterior.stored or Stored()
+        derived = stored.draws.keys() - set(posterior.names)
+        return {name: math.prod(stored.draws[name].shape[1:]) for name in derived}
+    with use_precision(posterior.precision):
+        x = jnp.zeros(posterior.layout.dim)
+        shapes = jax.eval_shape(lambda x: model.deterministic(posterior.layout.constrain(x)[0]), x)
+    return {name: math.prod(leaf.shape) for name, leaf in shapes.items() if name not in posterior.names}
+
+
+def small_derived(posterior: "PosteriorParts") -> tuple[str, ...]:
+    """Return the names of the derived quantities that are small enough to be printed and saved."""
+    return tuple(name for name, size in derived_sizes(posterior).items() if size <= MAX_DERIVED)
+
+
+def to_store(posterior: "PosteriorParts") -> Stored:
+    """Return what goes into the file of a posterior besides its flow."""
+    if posterior.model is None:
+        return posterior.stored or Stored()
+    derived = small_derived(posterior)
+    axes, trial = posterior.axes, try_density(posterior, posterior.model)
+    weighted = is_weighted(posterior)
+    # Otherwise the flow and the supports are enough.
+    if not (derived or weighted or posterior.layout.model is not None):
+        return Stored(axes=axes, trial=trial)
+    sizes = derived_sizes(posterior)
+    per_draw = sum(math.prod(site.shape) for site in posterior.layout.sites) + sum(sizes[name] for name in derived)
+    try:
+        sample = draw(posterior, num_stored(per_draw), KEY, AUTO, derived, stats=True)
+    except BernflowError:  # the user's derived quantities fail: the fit is saved all the same
+        return Stored(axes=axes, trial=trial)
+    return Stored(sample.theta, sample.stats, sample.weighted, axes, trial)
+
+
+def try_density(posterior: "PosteriorParts", model: AbstractModel, trial: Trial | None = None) -> Trial:
+    """Evaluate the log density of a model in double precision at the points of a trial, or at new ones."""
+    with use_precision("float64"):
+        if trial is None:
+            num = max(1, min(NUM_TRIED, MAX_COORDINATES // posterior.layout.dim))
+            x, _ = sampling.sample(posterior.distribution, as_key(TRIAL_KEY), num)
+        else:
+            x = trial.x
+        x = np.asarray(x, np.float64)
+        return Trial(x, np.asarray(sampling.log_density(posterior.layout, model, x), np.float64))
+
+
+def _stored_rows(
+    posterior: "PosteriorParts", num: int, key: Any, asked: Weighted, weighted: bool
+) -> Float[np.ndarray, " num"] | None:
+    """Return which draws of the file serve a call; None where the flow does."""
+    stored = posterior.stored
+    if posterior.model is not None or stored is None:
+        return None
+    is_only_source = isinstance(posterior.layout, SavedLayout)
+    fits = stored.num > 0 and weighted == stored.weighted
+    if not is_only_source:
+        is_default = not isinstance(key, jax.Array) and key == KEY
+        return np.arange(num) if fits and is_default and num <= stored.num else None
+    if not fits:
+        if weighted and not stored.weighted:
+            need_model(posterior, "weighted=True")
+        raise ModelError(
+            f"weighted={asked!r}: the file holds "
+            + ("weighted draws only" if stored.num else "no draws")
+            + ", and others need the model: pass it to bf.load(path, model=...)."
+        )
+    if num > stored.num:
+        warnings.warn(
+            f"bernflow: the file holds {stored.num:,} draws, and more need the model: {stored.num:,} are returned "
+            f"instead of {num:,}. Pass the model to bf.load(path, model=...).",
+            UserWarning,
+            stacklevel=4,
+        )
+        num = stored.num
+    if not isinstance(key, jax.Array) and key == KEY:
+        return np.arange(num)
+    return generator(as_key(key)).permutation(stored.num)[:num]
+
+
+def _only(deterministic: bool | Collection[str]) -> tuple[str, ...] | None:
+    return None if isinstance(deterministic, bool) else tuple(deterministic)
+
+
+def _names(deterministic: bool | Collection[str], known: Collection[str]) -> Collection[str]:
+    return (known if deterministic else ()) if isinstance(deterministic, bool) else deterministic

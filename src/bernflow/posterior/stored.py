@@ -1,0 +1,113 @@
+"""What a saved posterior holds besides its flow: draws for where the model is missing, and a trial of the density."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from bernflow.errors import ModelError
+from bernflow.models.base import AbstractJointModel, AbstractModel, Site, Theta
+from bernflow.posterior.tables import Axes
+from bernflow.target import AbstractLayout
+
+# The draws in a file: as many as every method takes by default, but no more numbers than these in all.
+NUM_STORED, MAX_NUMBERS, MIN_STORED = 4000, 8_000_000, 200
+# Derived quantities of more numbers per draw are left out of files and of what is printed.
+MAX_DERIVED = 1000
+# Points of the trial, and the most coordinates of all of them together.
+NUM_TRIED, MAX_COORDINATES = 8, 100_000
+# Another machine rounds otherwise. The output of a network is in single precision.
+TOLERANCES, TOLERANCES_OF_NETWORK = (1e-7, 1e-4), (1e-4, 1e-1)
+
+
+class Trial(NamedTuple):
+    """The log density on R^p at some draws of the fit: it tells a model or data that are not those of the fit.
+
+    Attributes:
+        x: the points, (k, p).
+        log_density: the density there, (k,).
+    """
+
+    x: Float[np.ndarray, "k p"]
+    log_density: Float[np.ndarray, " k"]
+
+    def difference(self, model: AbstractModel, log_density: Float[np.ndarray, " k"]) -> float | None:
+        """Return by how many nats a density differs at most; None where that is rounding."""
+        is_network = isinstance(model, AbstractJointModel) and model.trained()[0] is not None
+        relative, absolute = TOLERANCES_OF_NETWORK if is_network else TOLERANCES
+        if np.allclose(log_density, self.log_density, rtol=relative, atol=absolute, equal_nan=True):
+            return None
+        with np.errstate(invalid="ignore"):
+            return float(np.nan_to_num(np.max(np.abs(log_density - self.log_density)), nan=np.inf))
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What a file holds besides the flow.
+
+    Attributes:
+        draws: draws on the constrained scale, parameters and derived quantities, (num, *shape) each; empty where the
+            flow itself can draw all that there is.
+        stats: log densities of these draws, under the names of ArviZ.
+        weighted: whether they are resampled by their importance weights.
+        axes: names of the axes of all quantities.
+        trial: the density at some points.
+    """
+
+    draws: Mapping[str, np.ndarray] = field(default_factory=dict)
+    stats: Mapping[str, np.ndarray] = field(default_factory=dict)
+    weighted: bool = False
+    axes: Axes = field(default_factory=Axes)
+    trial: Trial | None = None
+
+    @property
+    def num(self) -> int:
+        """Number of draws."""
+        return min((len(value) for value in self.draws.values()), default=0)
+
+    def take(self, rows: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Return some of the draws, and their log densities."""
+        draws, stats = ({name: v[rows] for name, v in group.items()} for group in (self.draws, self.stats))
+        return draws, stats
+
+
+class SavedLayout(AbstractLayout):
+    """The layout of a posterior whose map to the constrained scale is known only to its model, which is missing."""
+
+    sites: tuple[Site, ...]
+    order: tuple[int, ...]
+    sizes: tuple[int, ...]
+    model: None = None
+
+    def constrain(self, x: Float[Array, " p"]) -> tuple[Theta, Float[Array, ""]]:
+        """Raise: the map is the model's."""
+        raise self._missing()
+
+    def unconstrain(self, theta: Theta) -> tuple[Float[Array, " p"], Float[Array, ""]]:
+        """Raise: the map is the model's."""
+        raise self._missing()
+
+    def contains(self, theta: Theta) -> Bool[Array, ""]:
+        """Return True: outside of its support theta has no finite x."""
+        return jnp.array(True)
+
+    def log_density(self, model: AbstractModel, x: Float[Array, " p"]) -> Float[Array, ""]:
+        """Raise: the map is the model's."""
+        raise self._missing()
+
+    def _scales(self) -> tuple[bool, ...]:
+        return (False,) * len(self.sites)
+
+    def _missing(self) -> ModelError:
+        return ModelError(
+            "The map from R^p to the parameters is known only to the model, which is not in the file: pass it to "
+            "bf.load(path, model=...). Without it, the draws in the file are all that there is."
+        )
+
+
+def num_stored(per_draw: int) -> int:
+    """Choose how many draws of so many numbers go into a file."""
+    return int(np.clip(MAX_NUMBERS // max(per_draw, 1), MIN_STORED, NUM_STORED))
