@@ -9,6 +9,7 @@ import pytest
 
 import bernflow as bf
 from bernflow.errors import ArgumentError, FileWriteError, ModelError
+from bernflow.files import write_whole
 
 HOW = {"family": "gaussian", "steps": 5, "progress": False}
 EMPTY = np.zeros(0)
@@ -95,6 +96,4 @@ def test_names_with_a_zero_byte_are_refused(tmp_path):
     with pytest.raises(ArgumentError, match="cannot be written to"):
         bf.map_fits(len, [], folder=str(tmp_path / "a\0b"))
     with pytest.raises(FileWriteError, match=r"a\\x00b' cannot be written .*choose another name"):
-        from bernflow.files import write_whole
-
         write_whole(tmp_path / "a\0b", lambda file: None)

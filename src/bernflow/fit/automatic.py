@@ -68,7 +68,7 @@ def fit_target(
         goal: float | None = None,
     ) -> tuple[Posterior, Gaussian | None]:
         memory = None if resumption is None else resumption.loop(loop)
-        posterior = train_and_judge(
+        posterior, missed = train_and_judge(
             target,
             settings,
             flows,
@@ -83,7 +83,7 @@ def fit_target(
         )
         # Other searches for a start run in compiled code, which counts nothing.
         posterior.settings["start_gradients"] = tally.num or None
-        return posterior
+        return posterior, missed
 
     def mix(
         alone: str, settings: Settings, flows: AbstractFlow, key: Key[Array, ""], probes: Gaussian | None
