@@ -13,18 +13,23 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 from scipy.sparse import csr_array, vstack
+from scipy.special import ndtri
+from scipy.stats.qmc import Halton
 from threadpoolctl import threadpool_limits
 
 from bernflow import preflight
 from bernflow.background import BackgroundJit, Effort, zeros_of
 from bernflow.errors import BernflowError
 from bernflow.fit.ahead import prepare_steps
+from bernflow.fit.averages import averaged_moments
 from bernflow.fit.conditionals import conditional_moments, derivatives_of_pairs
+from bernflow.fit.interpolation import interpolate
 from bernflow.fit.marginal import GlobalGaussian, find_globals, match_moments
 from bernflow.fit.regression import regress
 from bernflow.fit.settings import Settings
 from bernflow.fit.structure import find_structure, pattern_of, scale_dimensions
 from bernflow.fit.work import has_large_matrices
+from bernflow.flows.dense import DenseConditional, num_points
 from bernflow.flows.families import MAX_DIM_FULL, Spec
 from bernflow.flows.structure import Structure
 from bernflow.flows.structured import StructuredBernsteinFlow
@@ -47,6 +52,8 @@ MAX_MATCHED = 12
 SPREAD = 1.4
 # Of every so many one global is farther out: scales near zero have a long tail, in which they govern all locals.
 FAR_EVERY, FAR = 4, 3.0
+# So far out are those of an interpolation.
+WIDEST = 2.2
 
 
 @threadpool_limits.wrap(limits=1, user_api="blas")
@@ -114,17 +121,36 @@ def with_moments(
     key: Key[Array, ""],
 ) -> StructuredBernsteinFlow:
     """Return a flow whose locals have conditional moments of the target, seen at values of the globals."""
+    random = generator(key)
+    is_dense = isinstance(flow.locals, DenseConditional)
+    u = spread_design(random, structure) if is_dense else random_design(random, structure)
+    x = np.repeat(gaussian.x[None], len(u), 0)
+    x[:, list(structure.leaders)] = gaussian.loc + u @ gaussian.tril.T
+    moments = conditional_moments(target, structure, x, gaussian.locals)
+    moments = moments.at(np.isfinite(moments.log_density))
+    if isinstance(flow.locals, DenseConditional):
+        averaged = averaged_moments(target, structure, moments, random)
+        new = interpolate(flow.locals, gaussian, averaged.at(np.isfinite(averaged.moments.log_density)))
+    else:
+        new = regress(flow.locals, gaussian, moments)
+    return eqx.tree_at(lambda f: f.locals, flow, new)
+
+
+def random_design(random: np.random.Generator, structure: Structure) -> Float[np.ndarray, "k c"]:
+    """Draw standardized globals for a regression, some of them far out."""
     few = NUM_DESIGN if structure.size <= LARGE_BLOCK else NUM_DESIGN_LARGE
     num = few + NUM_DESIGN_PER_GLOBAL * structure.num_leaders
-    random = generator(key)
     u = SPREAD * random.normal(size=(num, structure.num_leaders))
     far = np.arange(0, num, FAR_EVERY)
     u[far, random.integers(structure.num_leaders, size=len(far))] *= FAR
-    x = np.repeat(gaussian.x[None], num, 0)
-    x[:, list(structure.leaders)] = gaussian.loc + u @ gaussian.tril.T
-    moments = conditional_moments(target, structure, x, gaussian.locals)
-    sound = np.isfinite(moments.log_density)
-    return eqx.tree_at(lambda f: f.locals, flow, regress(flow.locals, gaussian, moments.at(sound)))
+    return u
+
+
+def spread_design(random: np.random.Generator, structure: Structure) -> Float[np.ndarray, "k c"]:
+    """Spread standardized globals evenly, for an interpolation; some lie farther out."""
+    num = num_points(structure.num_leaders)
+    even = Halton(structure.num_leaders, seed=random).random(num)
+    return ndtri(even) * np.where(np.arange(num) % FAR_EVERY == 0, WIDEST, SPREAD)[:, None]
 
 
 def _flow_at(

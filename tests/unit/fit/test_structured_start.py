@@ -33,7 +33,7 @@ def groups(x):
 def test_groups_are_split_and_the_start_is_a_stack_of_one_flow():
     flow = start_of(groups)
     assert flow.structure.leaders == (0, 1)
-    assert flow.locals.shift.shape == (1, 38)
+    assert flow.locals.drift.shift.shape == (1, 38)
 
 
 def test_independent_parameters_are_not_split():
