@@ -13,26 +13,24 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 from scipy.sparse import csr_array, vstack
-from scipy.special import ndtri
-from scipy.stats.qmc import Halton
 from threadpoolctl import threadpool_limits
 
 from bernflow import preflight
 from bernflow.background import BackgroundJit, Effort, zeros_of
 from bernflow.errors import BernflowError
 from bernflow.fit.ahead import prepare_steps
-from bernflow.fit.averages import averaged_moments
 from bernflow.fit.conditionals import conditional_moments, derivatives_of_pairs
+from bernflow.fit.dense_start import averaged_design
 from bernflow.fit.interpolation import interpolate
 from bernflow.fit.marginal import GlobalGaussian, find_globals, match_moments
 from bernflow.fit.regression import regress
 from bernflow.fit.settings import Settings
 from bernflow.fit.structure import find_structure, pattern_of, scale_dimensions
 from bernflow.fit.work import has_large_matrices
-from bernflow.flows.dense import DenseConditional, num_points
+from bernflow.flows.dense import DenseConditional, is_one_dense_block
 from bernflow.flows.families import MAX_DIM_FULL, Spec
 from bernflow.flows.structure import Structure
-from bernflow.flows.structured import StructuredBernsteinFlow
+from bernflow.flows.structured import Conditional, StructuredBernsteinFlow
 from bernflow.keys import generator, spawn
 from bernflow.posterior import sampling
 from bernflow.target import Target
@@ -43,17 +41,15 @@ NUM_POINTS, NUM_SEARCHED = 4, 2
 # Rows of the Hessian at once. With more nonzero entries in a row than this, on average, there is no structure.
 ROWS_AT_ONCE, MAX_SEEN = 512, 512
 # Values of the globals at which conditional moments are computed: so many, and so many for each of them.
-NUM_DESIGN, NUM_DESIGN_LARGE, NUM_DESIGN_PER_GLOBAL = 192, 64, 6
-# The former are fewer for larger blocks than this, whose curvature takes many products with the Hessian.
-LARGE_BLOCK = 32
+NUM_DESIGN, NUM_DESIGN_PER_GLOBAL = 192, 6
+# With more dimensions than this, the Hessian of a density that factors large matrices is too expensive.
+MAX_DIM_FACTORED = 512
 # Importance sampling of more globals than this needs too many draws.
 MAX_MATCHED = 12
 # They are spread wider than the Gaussian, so that tails are seen.
 SPREAD = 1.4
 # Of every so many one global is farther out: scales near zero have a long tail, in which they govern all locals.
 FAR_EVERY, FAR = 4, 3.0
-# So far out are those of an interpolation.
-WIDEST = 2.2
 
 
 @threadpool_limits.wrap(limits=1, user_api="blas")
@@ -61,7 +57,7 @@ def structured_start(target: Target, settings: Settings, key: Key[Array, ""]) ->
     """Return the flow of a hierarchical posterior at its start, stacked; None where no structure is seen."""
     points_key, flow_key, design_key, match_key = spawn(key, 4)
     preflight.check_output(target)
-    if has_large_matrices(target):
+    if target.dim > MAX_DIM_FACTORED and has_large_matrices(target):
         return None
     points = preflight.usable_starts(target, preflight.starting_points(target, points_key, NUM_POINTS), points_key)
     scales = scale_dimensions(target.layout)
@@ -83,11 +79,19 @@ def structured_start(target: Target, settings: Settings, key: Key[Array, ""]) ->
     prepare_steps(flows, target, settings)
     sampling.prepare(empty, target.layout, target.model)
     gaussian = find_globals(target, structure, points[:NUM_SEARCHED], scales)
-    if structure.size <= LARGE_BLOCK and structure.num_leaders <= MAX_MATCHED:
+    if is_one_dense_block(structure):
+        design = averaged_design(target, structure, gaussian, generator(design_key))
+        if design is None:
+            return None
+        gaussian, averaged = design
+    elif structure.num_leaders <= MAX_MATCHED:
         gaussian = match_moments(target, structure, gaussian, generator(match_key))
-    flow = with_moments(
-        _build(flow_key, structure, spec, gaussian.loc, gaussian.tril), target, structure, gaussian, design_key
-    )
+    flow = _build(flow_key, structure, spec, gaussian.loc, gaussian.tril)
+    if isinstance(flow.locals, DenseConditional):
+        locals_ = interpolate(flow.locals, gaussian, averaged)
+    else:
+        locals_ = with_moments(flow.locals, target, structure, gaussian, design_key)
+    flow = eqx.tree_at(lambda f: f.locals, flow, locals_)
     return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None] if eqx.is_array(leaf) else leaf, flow)
 
 
@@ -114,43 +118,23 @@ def see_structure(target: Target, points: Float[np.ndarray, "k p"], scales: Sequ
 
 
 def with_moments(
-    flow: StructuredBernsteinFlow,
+    conditional: Conditional,
     target: Target,
     structure: Structure,
     gaussian: GlobalGaussian,
     key: Key[Array, ""],
-) -> StructuredBernsteinFlow:
-    """Return a flow whose locals have conditional moments of the target, seen at values of the globals."""
+) -> Conditional:
+    """Return locals that have the conditional moments of the target, seen at values of the globals."""
     random = generator(key)
-    is_dense = isinstance(flow.locals, DenseConditional)
-    u = spread_design(random, structure) if is_dense else random_design(random, structure)
-    x = np.repeat(gaussian.x[None], len(u), 0)
-    x[:, list(structure.leaders)] = gaussian.loc + u @ gaussian.tril.T
-    moments = conditional_moments(target, structure, x, gaussian.locals)
-    moments = moments.at(np.isfinite(moments.log_density))
-    if isinstance(flow.locals, DenseConditional):
-        averaged = averaged_moments(target, structure, moments, random)
-        new = interpolate(flow.locals, gaussian, averaged.at(np.isfinite(averaged.moments.log_density)))
-    else:
-        new = regress(flow.locals, gaussian, moments)
-    return eqx.tree_at(lambda f: f.locals, flow, new)
-
-
-def random_design(random: np.random.Generator, structure: Structure) -> Float[np.ndarray, "k c"]:
-    """Draw standardized globals for a regression, some of them far out."""
-    few = NUM_DESIGN if structure.size <= LARGE_BLOCK else NUM_DESIGN_LARGE
-    num = few + NUM_DESIGN_PER_GLOBAL * structure.num_leaders
+    num = NUM_DESIGN + NUM_DESIGN_PER_GLOBAL * structure.num_leaders
     u = SPREAD * random.normal(size=(num, structure.num_leaders))
     far = np.arange(0, num, FAR_EVERY)
     u[far, random.integers(structure.num_leaders, size=len(far))] *= FAR
-    return u
-
-
-def spread_design(random: np.random.Generator, structure: Structure) -> Float[np.ndarray, "k c"]:
-    """Spread standardized globals evenly, for an interpolation; some lie farther out."""
-    num = num_points(structure.num_leaders)
-    even = Halton(structure.num_leaders, seed=random).random(num)
-    return ndtri(even) * np.where(np.arange(num) % FAR_EVERY == 0, WIDEST, SPREAD)[:, None]
+    x = np.repeat(gaussian.x[None], num, 0)
+    x[:, list(structure.leaders)] = gaussian.loc + u @ gaussian.tril.T
+    moments = conditional_moments(target, structure, x, gaussian.locals)
+    sound = np.isfinite(moments.log_density)
+    return regress(conditional, gaussian, moments.at(sound))
 
 
 def _flow_at(
