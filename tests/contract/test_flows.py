@@ -31,6 +31,7 @@ from bernflow.flows.bernstein import (
     invert_centered,
     log_slope_by_t,
 )
+from bernflow.flows.dense import DenseConditional
 from bernflow.flows.external import named_flow
 from bernflow.flows.factors import LowRankFactor
 from bernflow.flows.families import Spec, build
@@ -168,13 +169,35 @@ def with_natural_parameters(flow, rng):
     return eqx.tree_at(places, flow, [Fixed(value) for value in new.values()])
 
 
+def with_interpolated_moments(flow, rng):
+    """Mean and factor of a dense block that depend on the globals by interpolated functions."""
+    part = flow.locals
+    sizes = {"mean": 0.3, "log_diagonal": 0.1, "columns": 0.05}
+    new = {name: scale * rng.normal(size=getattr(part, name).value.shape) for name, scale in sizes.items()}
+    # Row i of column j is below the diagonal.
+    new["columns"] *= np.triu(np.ones(new["columns"].shape[1:]), 1)
+    new["center"], new["factor"] = map(np.asarray, start(flow.structure.num_locals))
+    new["inverse"] = np.linalg.inv(new["factor"])
+    old = part.functions.value
+    functions = eqx.tree_at(
+        lambda old: [old.points, old.weights],
+        old,
+        [rng.normal(size=old.points.shape), 0.1 * rng.normal(size=old.weights.shape)],
+    )
+    new = {"functions": jax.tree.map(jnp.asarray, functions)} | {name: jnp.asarray(new[name]) for name in new}
+    places = lambda flow: [getattr(flow.locals, name) for name in new]  # noqa: E731
+    return eqx.tree_at(places, flow, [Fixed(value) for value in new.values()])
+
+
 def hierarchical(structure, noise="normal"):
     """The Bernstein flow of a hierarchical posterior, with few dimensions."""
 
     def make(seed):
         sizes = {"order": ORDER, "width": WIDTH, "noise": noise}
         flow = StructuredBernsteinFlow(jax.random.key(seed), structure, *start(structure.num_leaders), **sizes)
-        return perturbed(with_natural_parameters(flow, np.random.default_rng(seed)), seed, amount=0.1)
+        is_dense = isinstance(flow.locals, DenseConditional)
+        with_moments = with_interpolated_moments if is_dense else with_natural_parameters
+        return perturbed(with_moments(flow, np.random.default_rng(seed)), seed, amount=0.1)
 
     return make
 
@@ -221,6 +244,9 @@ CASES = {
     ),
     "bernstein-dense-9": Case(
         "bernstein", 9, hierarchical(Structure(9, (8,), (tuple(range(8)),))), 3.0, triangular=False
+    ),
+    "bernstein-interpolated-11": Case(
+        "bernstein", 11, hierarchical(Structure(11, (3, 7), ((0, 1, 2, 4, 5, 6, 8, 9, 10),))), 3.0, triangular=False
     ),
     "bernstein-chain-5": Case(
         "bernstein", 5, hierarchical(Structure(5, (0,), ((1, 2), (3, 4)), chained=True)), 4.0, triangular=False

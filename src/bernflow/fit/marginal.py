@@ -159,7 +159,7 @@ def match_moments(
         x[:, leaders] = gaussian.loc + u @ gaussian.tril.T
         value = conditional_moments(target, structure, x, gaussian.locals).log_density
         log_weights = np.where(np.isfinite(value), value, -np.inf) + 0.5 * np.sum((u / WIDER) ** 2, 1)
-        weights = _flattened(log_weights, MIN_COUNT * num)
+        weights = flattened(log_weights, MIN_COUNT * num)
         if weights is None:
             return gaussian
         mean = weights @ x[:, leaders]
@@ -178,7 +178,7 @@ def match_moments(
     return gaussian
 
 
-def _flattened(log_weights: Float[np.ndarray, " k"], least: float) -> Float[np.ndarray, " k"] | None:
+def flattened(log_weights: Float[np.ndarray, " k"], least: float) -> Float[np.ndarray, " k"] | None:
     """Return normalized weights, to the largest power at which so many are effective; None if that is too small."""
     for power in (1.0, 0.7, 0.5, 0.3):
         weights = np.exp(power * (log_weights - log_weights.max()))

@@ -28,7 +28,7 @@ def with_skewness(conditional: Conditional, skewness: Skewness) -> Conditional:
     """Return the flow of the locals with noise of this skewness."""
     flat, order = conditional.structure.flat, conditional.raw.shape[1]
     raw, shift = skewed_shapes(flat(skewness.third), flat(skewness.fourth), order, conditional.noise)
-    conditional = eqx.tree_at(lambda c: (c.raw, c.shift), conditional, placed((raw, shift)))
+    conditional = eqx.tree_at(lambda c: (c.raw, c.drift.shift), conditional, placed((raw, shift)))
     if conditional.curved is None:
         return conditional
     terms = (0.5 * np.clip(part, -MAX_THIRD, MAX_THIRD) for part in (skewness.by_squares, skewness.by_products))

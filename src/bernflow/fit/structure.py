@@ -22,7 +22,7 @@ MAX_BAND = 32
 # A chain is worth it where it saves more globals than this: its blocks are drawn one after the other.
 CHAIN_COST = 4
 # A dense block costs as much as so many globals, and one for every eight dimensions.
-MAX_DENSE, DENSE_COST = 512, 8
+MAX_DENSE, DENSE_COST = 1024, 8
 # Scales that fewer interact with are not globals; more of a site than this are scales of single parameters.
 MIN_DEGREE, MAX_SCALES = 3, 16
 # An unconstrained value at which scales are nearly zero.

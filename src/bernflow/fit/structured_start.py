@@ -5,7 +5,9 @@ Around it, conditional modes and curvatures of the locals at a few hundred value
 part of the flow by regression. No step of training is needed for that, and no gradient of the flow.
 """
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -21,7 +23,9 @@ from bernflow.errors import BernflowError
 from bernflow.fit import conditionals
 from bernflow.fit.ahead import prepare_steps
 from bernflow.fit.conditionals import Moments, conditional_moments, derivatives_of_pairs
+from bernflow.fit.dense_start import averaged_design
 from bernflow.fit.global_flow import fit_globals, prepare_globals
+from bernflow.fit.interpolation import interpolate
 from bernflow.fit.marginal import GlobalGaussian, find_globals, match_moments
 from bernflow.fit.regression import regress
 from bernflow.fit.settings import Settings
@@ -30,6 +34,7 @@ from bernflow.fit.structure import find_structure, pattern_of, scale_dimensions
 from bernflow.fit.surrogate import MAX_GLOBALS
 from bernflow.fit.variational import are_gaussian, nearest_gaussians, skewness
 from bernflow.fit.work import has_large_matrices
+from bernflow.flows.dense import is_one_dense_block
 from bernflow.flows.families import MAX_DIM_FULL, Spec
 from bernflow.flows.structure import Structure
 from bernflow.flows.structured import StructuredBernsteinFlow
@@ -44,9 +49,9 @@ NUM_POINTS, NUM_SEARCHED = 4, 2
 # Rows of the Hessian at once. With more nonzero entries in a row than this, on average, there is no structure.
 ROWS_AT_ONCE, MAX_SEEN = 512, 512
 # Values of the globals at which conditional moments are computed: so many, and so many for each of them.
-NUM_DESIGN, NUM_DESIGN_LARGE, NUM_DESIGN_PER_GLOBAL = 192, 64, 6
-# The former are fewer for larger blocks than this, whose curvature takes many products with the Hessian.
-LARGE_BLOCK = 32
+NUM_DESIGN, NUM_DESIGN_PER_GLOBAL = 192, 6
+# With more dimensions than this, the Hessian of a density that factors large matrices is too expensive.
+MAX_DIM_FACTORED = 512
 # Importance sampling of more globals than this needs too many draws.
 MAX_MATCHED = 12
 # They are spread wider than the Gaussian, so that tails are seen.
@@ -60,7 +65,7 @@ def structured_start(target: Target, settings: Settings, key: Key[Array, ""]) ->
     """Return the flow of a hierarchical posterior at its start, stacked; None where no structure is seen."""
     points_key, flow_key, design_key, match_key = spawn(key, 4)
     preflight.check_output(target)
-    if has_large_matrices(target):
+    if target.dim > MAX_DIM_FACTORED and has_large_matrices(target):
         return None
     conditionals.prepare(target)
     points = preflight.usable_starts(target, preflight.uniform_points(target, points_key, NUM_POINTS), points_key)
@@ -82,14 +87,56 @@ def structured_start(target: Target, settings: Settings, key: Key[Array, ""]) ->
     prepare_globals(empty.leaders, settings)
     sampling.prepare(empty, target.layout, target.model)
     gaussian = find_globals(target, structure, points[:NUM_SEARCHED], scales)
-    if structure.size <= LARGE_BLOCK and structure.num_leaders <= MAX_MATCHED:
-        gaussian = match_moments(target, structure, gaussian, generator(match_key))
-    design = _design(structure, gaussian, generator(design_key))
-    at = _laplace_moments(target, structure, gaussian, design)
-    has_shapes = _is_refined(structure) and not are_gaussian(target, structure, at.at(slice(3)))
-    if has_shapes or not _is_refined(structure) or num > MAX_GLOBALS:
-        # What is seen of the others says all that a fit needs to know; steps would be compiled in vain.
-        prepare_steps(_zeros_like_stacked(empty), target, settings)
+    search = Search(target, structure, settings, lambda at: _build(flow_key, structure, spec, at.loc, at.tril))
+    prepare_all = functools.partial(prepare_steps, _zeros_like_stacked(empty), target, settings)
+    if is_one_dense_block(structure):
+        prepare_all()
+        flow = _with_dense_block(search, gaussian, design_key)
+    else:
+        if structure.num_leaders <= MAX_MATCHED:
+            gaussian = match_moments(target, structure, gaussian, generator(match_key))
+        flow = _with_small_blocks(search, gaussian, design_key, prepare_all)
+    if flow is None:
+        return None
+    return placed(jax.tree.map(lambda leaf: np.asarray(leaf)[None] if eqx.is_array(leaf) else leaf, flow))
+
+
+class Search(NamedTuple):
+    """What a start is looked for, and the flow at a Gaussian of the globals."""
+
+    target: Target
+    structure: Structure
+    settings: Settings
+    build: Callable[[GlobalGaussian], StructuredBernsteinFlow]
+
+
+def _with_dense_block(search: Search, gaussian: GlobalGaussian, key: Key[Array, ""]) -> StructuredBernsteinFlow | None:
+    """Return a flow whose one block of locals is interpolated; None where its modes are not found."""
+    design = averaged_design(search.target, search.structure, gaussian, generator(key))
+    if design is None:
+        return None
+    gaussian, averaged = design
+    flow = search.build(gaussian)
+    return eqx.tree_at(lambda f: f.locals, flow, interpolate(flow.locals, gaussian, averaged))
+
+
+def _with_small_blocks(
+    search: Search, gaussian: GlobalGaussian, key: Key[Array, ""], prepare_all: Callable[[], None]
+) -> StructuredBernsteinFlow:
+    """Return a flow whose locals are Gaussians, or close to them, given the globals, which have their marginal.
+
+    Args:
+        search: what is looked for.
+        gaussian: of the globals.
+        key: of the values of the globals.
+        prepare_all: begins to compile the training of the whole flow.
+    """
+    target, structure, settings, build = search
+    at = _laplace_moments(target, structure, gaussian, _design(structure, gaussian, generator(key)))
+    has_shapes = not structure.chained and not are_gaussian(target, structure, at.at(slice(3)))
+    if has_shapes or structure.chained or structure.num_leaders > MAX_GLOBALS:
+        # Of other posteriors all is known that a fit needs; steps would be compiled in vain.
+        prepare_all()
 
     def moments_of(globals_: Float[np.ndarray, "k c"]) -> Moments:
         found = _laplace_moments(target, structure, gaussian, globals_)
@@ -97,14 +144,13 @@ def structured_start(target: Target, settings: Settings, key: Key[Array, ""]) ->
 
     if has_shapes:
         at = nearest_gaussians(target, structure, at)
-    flow = _build(flow_key, structure, spec, gaussian.loc, gaussian.tril)
-    leaders, at = fit_globals(
-        flow.leaders, gaussian, _sound(at), list(structure.leaders), moments_of, settings, nth(design_key, 1)
-    )
+    flow = build(gaussian)
+    at = at.at(np.isfinite(at.log_density))
+    leaders, at = fit_globals(flow.leaders, gaussian, at, list(structure.leaders), moments_of, settings, nth(key, 1))
     flow = eqx.tree_at(lambda f: (f.leaders, f.locals), flow, (leaders, regress(flow.locals, gaussian, at)))
     if has_shapes and settings.base == "normal":
         flow = eqx.tree_at(lambda f: f.locals, flow, with_skewness(flow.locals, skewness(target, structure, at)))
-    return placed(jax.tree.map(lambda leaf: np.asarray(leaf)[None] if eqx.is_array(leaf) else leaf, flow))
+    return flow
 
 
 def see_structure(target: Target, points: Float[np.ndarray, "k p"], scales: Sequence[int]) -> Structure | None:
@@ -131,8 +177,7 @@ def see_structure(target: Target, points: Float[np.ndarray, "k p"], scales: Sequ
 
 def _design(structure: Structure, gaussian: GlobalGaussian, random: np.random.Generator) -> Float[np.ndarray, "k c"]:
     """Choose values of the globals around their mean, which is the first of them."""
-    few = NUM_DESIGN if structure.size <= LARGE_BLOCK else NUM_DESIGN_LARGE
-    num = few + NUM_DESIGN_PER_GLOBAL * structure.num_leaders
+    num = NUM_DESIGN + NUM_DESIGN_PER_GLOBAL * structure.num_leaders
     u = SPREAD * random.normal(size=(num, structure.num_leaders))
     far = np.arange(0, num, FAR_EVERY)
     u[far, random.integers(structure.num_leaders, size=len(far))] *= FAR
@@ -148,17 +193,8 @@ def _laplace_moments(
     return conditional_moments(target, structure, x, gaussian.locals)
 
 
-def _sound(at: Moments) -> Moments:
-    return at.at(np.isfinite(at.log_density))
-
-
 def _zeros_like_stacked(empty: StructuredBernsteinFlow) -> StructuredBernsteinFlow:
     return jax.tree.map(lambda leaf: np.zeros((1, *leaf.shape), leaf.dtype) if hasattr(leaf, "shape") else leaf, empty)
-
-
-def _is_refined(structure: Structure) -> bool:
-    """Tell whether expectations given the globals are affordable: blocks that do not interact, none of them large."""
-    return not structure.chained and structure.size <= LARGE_BLOCK
 
 
 def _flow_at(

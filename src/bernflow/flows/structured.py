@@ -1,5 +1,6 @@
 """The Bernstein flow of a hierarchical posterior: a flow of the globals, and locals in blocks given them."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -14,8 +15,9 @@ from bernflow.flows.affine import TriangularAffine
 from bernflow.flows.atoms import MAX_FACTORS, Atoms
 from bernflow.flows.autoregressive import BernsteinFlow
 from bernflow.flows.base import AbstractScoredFlow, Fixed, constant
-from bernflow.flows.conditioner import LINEAR_UNTIL, random_layers
 from bernflow.flows.curved import MAX_SIZE, Curved
+from bernflow.flows.dense import DenseConditional, is_one_dense_block
+from bernflow.flows.drift import Drift
 from bernflow.flows.free import AbstractFreeShapes, identity_shapes
 from bernflow.flows.natural import Eliminated, Natural, eliminate
 from bernflow.flows.noise import NOISES
@@ -60,14 +62,7 @@ class Conditional(AbstractFreeShapes):
     link: Fixed[Float[Array, "a b s s"]] | None
     potential: Fixed[Float[Array, "a b s"]]
     least: Fixed[Float[Array, "b s"]]
-    shift: Float[Array, " n"]
-    log_scale: Float[Array, " n"]
-    w1: Float[Array, "h c"]
-    b1: Float[Array, " h"]
-    w2: Float[Array, "h h"]
-    b2: Float[Array, " h"]
-    shift_out: Float[Array, "n f"]
-    log_scale_out: Float[Array, "n f"]
+    drift: Drift
     inner_log_scale: Float[Array, " n"]
     inner_shift: Float[Array, " n"]
     raw: Float[Array, "n m"]
@@ -79,7 +74,6 @@ class Conditional(AbstractFreeShapes):
     def __init__(self, key: Key[Array, ""], structure: Structure, *, order: int, width: int, noise: str):
         num, context = structure.num_locals, structure.num_leaders
         blocks = (num_atoms(structure), len(structure.blocks), structure.size, structure.size)
-        features = context + width
         self.structure = structure
         # The first atom is the constant 1: at first all locals are standard normal.
         factors = jnp.zeros((blocks[0], MAX_FACTORS), jnp.int32)
@@ -89,30 +83,17 @@ class Conditional(AbstractFreeShapes):
         self.link = Fixed(jnp.zeros(blocks)) if structure.chained else None
         self.potential = Fixed(jnp.zeros(blocks[:-1]))
         self.least = Fixed(jnp.zeros(blocks[1:-1]))
-        self.shift, self.log_scale = jnp.zeros(num), jnp.zeros(num)
-        first, second, self.b1 = random_layers(key, context, width)
-        self.w1, self.w2 = first / np.sqrt(context), second / np.sqrt(width)
-        self.b2 = jnp.zeros(width)
-        self.shift_out, self.log_scale_out = jnp.zeros((num, features)), jnp.zeros((num, features))
+        self.drift = Drift(key, num, context, width)
         for name, value in identity_shapes(num, order, noise).items():
             setattr(self, name, value)
         self.curved = Curved(len(structure.blocks), structure.size) if 1 < structure.size <= MAX_SIZE else None
-
-    def features(self, u: Float[Array, "... c"]) -> Float[Array, "... f"]:
-        """Return what shift and log scale are linear in: u, slower far out, and the last hidden layer."""
-        hidden = jnp.tanh(jnp.tanh(u @ self.w1.T + self.b1) @ self.w2.T + self.b2)
-        beyond = jnp.maximum(jnp.abs(u) - LINEAR_UNTIL, 0.0)
-        linear = jnp.clip(u, -LINEAR_UNTIL, LINEAR_UNTIL) + jnp.sign(u) * jnp.log1p(beyond)
-        return jnp.concatenate([linear, hidden], -1)
 
     def given(self, g: Float[Array, " c"], u: Float[Array, " c"]) -> Given:
         """Evaluate what the globals say of the locals."""
         atoms = self.atoms.value(g)
         precision, potential = (jnp.tensordot(atoms, part.value, 1) for part in (self.precision, self.potential))
         link = None if self.link is None else jnp.tensordot(atoms, self.link.value, 1)
-        features = self.features(u)
-        shift, log_scale = self.shift + self.shift_out @ features, self.log_scale + self.log_scale_out @ features
-        return Given(eliminate(Natural(precision, link, potential), self.least.value), shift, log_scale)
+        return Given(eliminate(Natural(precision, link, potential), self.least.value), *self.drift(u))
 
     def color(self, given: Given, value: Float[Array, " n"]) -> tuple[Float[Array, " n"], Float[Array, ""]]:
         """Map values of the shapes to locals l; return l and log |dl/dvalue|."""
@@ -133,6 +114,29 @@ class Conditional(AbstractFreeShapes):
             value, log_det = self.structure.flat(blocks), self.curved(blocks, self.structure.is_member)[1]
         return value, log_det + self._log_det(given)
 
+    def pull_back(
+        self,
+        given: Callable[[Float[Array, " c"]], Given],
+        g: Float[Array, " c"],
+        local: Float[Array, " n"],
+        value: Float[Array, " n"],
+        by_value: Float[Array, " n"],
+    ) -> tuple[Float[Array, " c"], Float[Array, " n"]]:
+        """Return the gradient of log q(l | g) with respect to g and to l.
+
+        With value = W(g, l) the values of the shapes, log q(l | g) = log f(W(g, l)) - log |dl/dvalue|, and one
+        vector-Jacobian product of W and the determinant gives its gradient in both g and l.
+
+        Args:
+            given: what globals say of the locals, as a function of them.
+            g: the globals.
+            local: the locals.
+            value: values of the shapes.
+            by_value: gradient of log f with respect to them.
+        """
+        (_, log_det), pull = jax.vjp(lambda g, local: self.whiten(given(g), local), g, local)
+        return pull((by_value, -jnp.ones_like(log_det)))
+
     def _log_det(self, given: Given) -> Float[Array, ""]:
         return given.gaussian.log_det() + jnp.sum(given.log_scale) + jnp.sum(jnp.log(self.unit.value))
 
@@ -145,7 +149,7 @@ class StructuredBernsteinFlow(AbstractScoredFlow):
     """
 
     leaders: BernsteinFlow
-    locals: Conditional
+    locals: Conditional | DenseConditional
     structure: Structure = eqx.field(static=True)
     dim: int = eqx.field(static=True)
 
@@ -164,12 +168,13 @@ class StructuredBernsteinFlow(AbstractScoredFlow):
         self.dim = structure.dim
         self.structure = structure
         self.leaders = BernsteinFlow(leader_key, TriangularAffine(loc, tril), order=order, width=width, noise=noise)
-        self.locals = Conditional(local_key, structure, order=order, width=width, noise=noise)
+        conditional = DenseConditional if is_one_dense_block(structure) else Conditional
+        self.locals = conditional(local_key, structure, order=order, width=width, noise=noise)
 
     @property
     def has_loops(self) -> bool:
-        """Whether blocks are drawn one after the other."""
-        return self.structure.chained
+        """Whether blocks are drawn one after the other, or there is a dense one, whose score needs a loop."""
+        return self.structure.chained or isinstance(self.locals, DenseConditional)
 
     def sample_base(self, key: Key[Array, ""], num: int) -> Float[Array, "s p"]:
         """Draw base noise."""
@@ -203,11 +208,7 @@ class StructuredBernsteinFlow(AbstractScoredFlow):
     def transform_and_score(
         self, z: Float[Array, " p"]
     ) -> tuple[Float[Array, " p"], Float[Array, ""], Float[Array, " p"]]:
-        """Return x = T(z), log |dx/dz| and the score at x, of which x alone can be differentiated.
-
-        With value = W(g, l) the values of the shapes, log q(l | g) = log f(W(g, l)) - log |dl/dvalue|, and one
-        vector-Jacobian product of W and the determinant gives its gradient in both g and l.
-        """
+        """Return x = T(z), log |dx/dz| and the score at x, of which x alone can be differentiated."""
         first, rest = self._split(z)
         g, log_det, score_g = self.leaders.transform_and_score(first)
         shape, slopes, value = self.locals.shape_and_slopes(rest)
@@ -216,12 +217,11 @@ class StructuredBernsteinFlow(AbstractScoredFlow):
         log_slope = shape.log_slope()
         log_det = log_det + jnp.sum(log_slope) + log_det_local
 
-        g, local, log_slope = stop_gradient((g, local, log_slope))
+        g, local, value, log_slope = stop_gradient((g, local, value, log_slope))
         noise_score = jax.grad(self.base_log_prob)(z)[self.structure.num_leaders :]
         by_value = (noise_score - slopes.log_slope_by_z) * jnp.exp(-log_slope)
         fixed = constant(self)
-        (_, log_det_local), pull = jax.vjp(lambda g, local: fixed.locals.whiten(fixed._given(g), local), g, local)
-        by_g, by_local = pull((by_value, -jnp.ones_like(log_det_local)))
+        by_g, by_local = fixed.locals.pull_back(fixed._given, g, local, value, by_value)
         score = jnp.concatenate([score_g + by_g, by_local])
         return x, log_det, stop_gradient(score[self.structure.places])
 
@@ -231,7 +231,7 @@ class StructuredBernsteinFlow(AbstractScoredFlow):
             "kind": "bernstein-structured",
             "order": self.leaders.order,
             "noise": self.leaders.noise,
-            "width": self.locals.b1.shape[0],
+            "width": self.locals.drift.b1.shape[0],
             **self.structure.to_json(),
         }
 

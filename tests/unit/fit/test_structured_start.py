@@ -33,7 +33,7 @@ def groups(x):
 def test_groups_are_split_and_the_start_is_a_stack_of_one_flow():
     flow = start_of(groups)
     assert flow.structure.leaders == (0, 1)
-    assert flow.locals.shift.shape == (1, 38)
+    assert flow.locals.drift.shift.shape == (1, 38)
 
 
 def test_independent_parameters_are_not_split():
@@ -57,11 +57,23 @@ def test_a_density_without_second_derivatives_is_not_split():
     assert start_of(log_density) is None
 
 
-def test_a_density_that_factors_large_matrices_is_not_split():
-    points = np.linspace(0.0, 1.0, 80)
+def latent_process(num):
+    """A Gaussian process with an unknown length scale, as the first dimension."""
+    points = np.linspace(0.0, 1.0, num)
 
     def log_density(x):
-        kernel = jnp.exp(-((points[:, None] - points) ** 2) / jnp.exp(x[0])) + 0.1 * jnp.eye(80)
-        return -0.5 * x[0] ** 2 - 0.5 * jnp.sum(jnp.linalg.solve(jnp.linalg.cholesky(kernel), x[1:]) ** 2)
+        kernel = jnp.exp(-((points[:, None] - points) ** 2) / jnp.exp(x[0])) + 0.1 * jnp.eye(num)
+        whitened = jax.scipy.linalg.solve_triangular(jnp.linalg.cholesky(kernel), x[1:], lower=True)
+        return -0.5 * x[0] ** 2 - 0.5 * jnp.sum(whitened**2) - jnp.sum(jnp.exp(x[1:]))
 
-    assert start_of(log_density, dim=81) is None
+    return log_density
+
+
+def test_a_latent_gaussian_process_is_split_into_its_kernel_and_one_dense_block():
+    flow = start_of(latent_process(70), dim=71)
+    assert flow.structure.leaders == (0,)
+    assert flow.structure.size == 70
+
+
+def test_a_density_that_factors_very_large_matrices_is_not_split():
+    assert start_of(latent_process(600), dim=601) is None

@@ -1,0 +1,160 @@
+"""One dense block of locals given the globals: a Gaussian whose mean and factor are interpolated."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from bernflow.flows.base import Fixed
+from bernflow.flows.drift import Drift
+from bernflow.flows.free import AbstractFreeShapes, identity_shapes
+from bernflow.flows.kernels import Interpolant
+from bernflow.flows.structure import Structure
+
+# The least size of a block whose moments are interpolated.
+MIN_SIZE = 9
+# Of the main functions of the globals: the most, the fewest, and the most numbers that their matrices take together.
+MAX_FUNCTIONS, MIN_FUNCTIONS, MAX_NUMBERS = 64, 8, 2**22
+# Values of the globals between which the functions are interpolated: so many times the square of one more than their
+# number, and no more than this.
+NUM_POINTS, MAX_POINTS = 4, 256
+
+
+def is_one_dense_block(structure: Structure) -> bool:
+    """Tell whether all locals are one block, larger than those that are described by natural parameters."""
+    return len(structure.blocks) == 1 and structure.size >= MIN_SIZE
+
+
+def num_functions(size: int) -> int:
+    """Choose the number of functions of the globals, fewer for larger blocks."""
+    return max(MIN_FUNCTIONS, min(MAX_FUNCTIONS, MAX_NUMBERS // size**2))
+
+
+def num_points(num_leaders: int) -> int:
+    """Choose the number of points of the interpolation."""
+    return min(MAX_POINTS, NUM_POINTS * (num_leaders + 1) ** 2)
+
+
+class DenseGiven(NamedTuple):
+    """What the globals say of a dense block.
+
+    Attributes:
+        functions: of the globals, which all that follows is linear in; they make the factor.
+        mean: in whitened coordinates.
+        log_diagonal: of the factor in whitened coordinates, by which its rows are scaled.
+        shift: of the noise.
+        log_scale: of the noise.
+    """
+
+    functions: Float[Array, " r"]
+    mean: Float[Array, " n"]
+    log_diagonal: Float[Array, " n"]
+    shift: Float[Array, " n"]
+    log_scale: Float[Array, " n"]
+
+
+class DenseConditional(AbstractFreeShapes):
+    """A dense block of locals given standardized globals u.
+
+        l = center + F (mean(u) + d(u) * (I + L(u)) z),   z = exp(r(u)) (H(f(t)) + shift(u)),
+
+    F a fixed lower triangular matrix, L strictly lower triangular. Mean, log d and L are linear in a few interpolated
+    functions of u, which are fitted to moments of the target and not trained. A draw takes products of matrices alone;
+    only the way back solves a triangular system, by a loop: two calls of LAPACK at once, inside one compiled function,
+    can wait for each other forever on few cores.
+    """
+
+    functions: Fixed[Interpolant]
+    center: Fixed[Float[Array, " n"]]
+    factor: Fixed[Float[Array, "n n"]]
+    inverse: Fixed[Float[Array, "n n"]]
+    mean: Fixed[Float[Array, "r n"]]
+    log_diagonal: Fixed[Float[Array, "r n"]]
+    columns: Fixed[Float[Array, "r n n"]]
+    drift: Drift
+    inner_log_scale: Float[Array, " n"]
+    inner_shift: Float[Array, " n"]
+    raw: Float[Array, "n m"]
+    tails: Float[Array, "n 4"]
+    noise: str = eqx.field(static=True)
+    structure: Structure = eqx.field(static=True)
+
+    def __init__(self, key: Key[Array, ""], structure: Structure, *, order: int, width: int, noise: str):
+        num, context = structure.num_locals, structure.num_leaders
+        functions, points = num_functions(num), num_points(context)
+        self.structure = structure
+        reach = jnp.asarray([[-1.0], [1.0]]) * jnp.ones((2, context))
+        weights = jnp.zeros((points + 1 + context, functions))
+        self.functions = Fixed(Interpolant(jnp.zeros((points, context)), jnp.ones(context), reach, weights))
+        self.center, self.factor, self.inverse = Fixed(jnp.zeros(num)), Fixed(jnp.eye(num)), Fixed(jnp.eye(num))
+        self.mean, self.log_diagonal = Fixed(jnp.zeros((functions, num))), Fixed(jnp.zeros((functions, num)))
+        # Entry [r, j, i] is that in row i and column j of the matrix that belongs to function r.
+        self.columns = Fixed(jnp.zeros((functions, num, num)))
+        self.drift = Drift(key, num, context, width)
+        for name, value in identity_shapes(num, order, noise).items():
+            setattr(self, name, value)
+
+    def given(self, g: Float[Array, " c"], u: Float[Array, " c"]) -> DenseGiven:
+        """Evaluate what the globals g, standardized u, say of the locals."""
+        functions = self.functions.value(u)
+        return DenseGiven(functions, functions @ self.mean.value, functions @ self.log_diagonal.value, *self.drift(u))
+
+    def color(self, given: DenseGiven, value: Float[Array, " n"]) -> tuple[Float[Array, " n"], Float[Array, ""]]:
+        """Map values of the shapes to locals l; return l and log |dl/dvalue|."""
+        z = jnp.exp(given.log_scale) * (value + given.shift)
+        products = (given.functions[:, None] * z).ravel() @ self.columns.value.reshape(-1, z.shape[0])
+        y = given.mean + jnp.exp(given.log_diagonal) * (z + products)
+        return self.center.value + self.factor.value @ y, self._log_det(given)
+
+    def whiten(self, given: DenseGiven, local: Float[Array, " n"]) -> tuple[Float[Array, " n"], Float[Array, ""]]:
+        """Map locals to values of the shapes; return them and log |dl/dvalue|."""
+        y = self.inverse.value @ (local - self.center.value)
+
+        def step(j, z):
+            return z - z[j] * (given.functions @ self.columns.value[:, j])
+
+        z = jax.lax.fori_loop(0, y.shape[0], step, (y - given.mean) * jnp.exp(-given.log_diagonal))
+        return jnp.exp(-given.log_scale) * z - given.shift, self._log_det(given)
+
+    def pull_back(
+        self,
+        given: Callable[[Float[Array, " c"]], DenseGiven],
+        g: Float[Array, " c"],
+        local: Float[Array, " n"],
+        value: Float[Array, " n"],
+        by_value: Float[Array, " n"],
+    ) -> tuple[Float[Array, " c"], Float[Array, " n"]]:
+        """Return the gradient of log q(l | g) with respect to g and to l.
+
+        At a fixed value, l(g, value) and the determinant move with g; since q at l does not know of values, what l
+        moves is taken back.
+
+        Args:
+            given: what globals say of the locals, as a function of them.
+            g: the globals.
+            local: the locals.
+            value: values of the shapes.
+            by_value: gradient of log f with respect to them, f their density.
+        """
+        here = given(g)
+        by_local = self._solve_transposed(here, jnp.exp(-here.log_scale) * by_value)
+        _, pull = jax.vjp(lambda g: self.color(given(g), value), g)
+        return -pull((by_local, jnp.ones_like(by_local[0])))[0], by_local
+
+    def _solve_transposed(self, given: DenseGiven, z: Float[Array, " n"]) -> Float[Array, " n"]:
+        """Return F^-T diag(1/d) (I + L)^-T z."""
+        num = z.shape[0]
+
+        def step(k, x):
+            j = num - 1 - k
+            return x.at[j].add(-(given.functions @ self.columns.value[:, j]) @ x)
+
+        x = jax.lax.fori_loop(0, num, step, z)
+        return self.inverse.value.T @ (jnp.exp(-given.log_diagonal) * x)
+
+    def _log_det(self, given: DenseGiven) -> Float[Array, ""]:
+        fixed = jnp.sum(jnp.log(jnp.diagonal(self.factor.value)))
+        return fixed + jnp.sum(given.log_diagonal) + jnp.sum(given.log_scale)
