@@ -131,7 +131,7 @@ def _saved_layout(path: Path, sites: tuple[Site, ...], manifest: dict[str, Any])
         order, sizes = (tuple(map(int, manifest["layout"][name])) for name in ("order", "sizes"))
         if sorted(order) != list(range(len(sites))) or len(sizes) != len(sites) or min(sizes) < 0:
             raise ValueError("its layout does not fit its parameters")
-        return SavedLayout(sites, order, sizes)
+        return SavedLayout(sites=sites, order=order, sizes=sizes)
 
 
 def _stored_arrays(stored: Stored) -> Iterator[tuple[str, np.ndarray]]:
