@@ -113,10 +113,10 @@ def load(
             model = _with_network(path, model, arrays)
     with use_precision(precision):
         layout = _saved_layout(path, sites, manifest) if model is None else layout_of(model)
-    with _explained(path):
-        stored_draws = _stored(manifest.get("stored", {}), arrays, layout)
     if layout.dim != distribution.dim:
         raise KIND.damaged(path, f"its parameters have {layout.dim} dimensions and its flow {distribution.dim}")
+    with _explained(path):
+        stored_draws = _stored(manifest.get("stored", {}), arrays, layout)
     posterior = Posterior(distribution, layout, model, diagnostics, history, settings, refiner, stored_draws)
     if model is not None and stored_draws.trial is not None:
         _check_density(posterior, model, stored_draws.trial, check)
