@@ -13,6 +13,7 @@ from bernflow.errors import ArgumentError
 from bernflow.posterior import Posterior
 from bernflow.posterior.chains import NutsRun
 from bernflow.posterior.export import export
+from bernflow.posterior.weighting import Weighted
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -60,7 +61,7 @@ class Component:
         return self.name + (f"[{', '.join(map(str, self.index))}]" if self.index else "")
 
 
-def as_entry(name: str, value: Any, num: int, key: Key[Array, ""], weighted: bool) -> Entry:
+def as_entry(name: str, value: Any, num: int, key: Key[Array, ""], weighted: Weighted) -> Entry:
     """Turn anything that can be compared into an `Entry`."""
     if isinstance(value, Posterior):
         return _from_posterior(name, value, num, key, weighted)
@@ -131,7 +132,7 @@ def _different(first: Entry, other: Entry, own: Sequence[str], names: Sequence[s
     )
 
 
-def _from_posterior(name: str, posterior: Posterior, num: int, key: Key[Array, ""], weighted: bool) -> Entry:
+def _from_posterior(name: str, posterior: Posterior, num: int, key: Key[Array, ""], weighted: Weighted) -> Entry:
     draws = posterior.draws(num, key, weighted, deterministic=False)
     tree = None if posterior.model is None else lambda: export(posterior, num, key, weighted)
     by_chain = {site: value[None] for site, value in draws.items()}

@@ -108,4 +108,6 @@ def _same(one: Any, other: Any) -> bool:
     """Tell whether two readings of the same arguments agree in kind, leaf by leaf."""
     leaves, structure = jax.tree.flatten(one)
     others, other_structure = jax.tree.flatten(other)
-    return structure == other_structure and all(type(a) is type(b) for a, b in zip(leaves, others, strict=True))
+    return str(structure) == str(other_structure) and all(
+        type(a) is type(b) for a, b in zip(leaves, others, strict=True)
+    )

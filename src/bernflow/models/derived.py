@@ -35,7 +35,7 @@ def check_derived(function: Any, sites: Sequence[Site], evaluate: Callable[[Thet
             f"derived is a {type(function).__name__}: expected a function of the parameters that returns a dict, such "
             'as `derived=lambda theta: {"ratio": theta["a"] / theta["b"]}`.'
         )
-    theta = {site.name: jax.ShapeDtypeStruct(site.shape, float_dtype()) for site in sites}
+    theta: Any = {site.name: jax.ShapeDtypeStruct(site.shape, float_dtype()) for site in sites}
     with user_code(f"The function {name_of(function)!r} given as derived"):
         found = _returned(function, evaluate, theta)
     taken = sorted(set(found) & {*theta, reserved})

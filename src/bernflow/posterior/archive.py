@@ -113,10 +113,10 @@ def load(
             model = _with_network(path, model, arrays)
     with use_precision(precision):
         layout = _saved_layout(path, sites, manifest) if model is None else layout_of(model)
-    with _explained(path):
-        stored_draws = _stored(manifest.get("stored", {}), arrays, layout)
     if layout.dim != distribution.dim:
         raise KIND.damaged(path, f"its parameters have {layout.dim} dimensions and its flow {distribution.dim}")
+    with _explained(path):
+        stored_draws = _stored(manifest.get("stored", {}), arrays, layout)
     posterior = Posterior(distribution, layout, model, diagnostics, history, settings, refiner, stored_draws)
     if model is not None and stored_draws.trial is not None:
         _check_density(posterior, model, stored_draws.trial, check)
@@ -131,7 +131,7 @@ def _saved_layout(path: Path, sites: tuple[Site, ...], manifest: dict[str, Any])
         order, sizes = (tuple(map(int, manifest["layout"][name])) for name in ("order", "sizes"))
         if sorted(order) != list(range(len(sites))) or len(sizes) != len(sites) or min(sizes) < 0:
             raise ValueError("its layout does not fit its parameters")
-        return SavedLayout(sites, order, sizes)
+        return SavedLayout(sites=sites, order=order, sizes=sizes)
 
 
 def _stored_arrays(stored: Stored) -> Iterator[tuple[str, np.ndarray]]:

@@ -131,7 +131,8 @@ def _varying(theta: Draws, axes: Axes) -> tuple[list[str], Float[np.ndarray, "d 
     names, values = [], []
     for name, value in theta.items():
         for index, label in axes.labels(name, value.shape[2:]):
-            component = value[(slice(None), slice(None), *index)]
+            at: Any = (slice(None), slice(None), *index)
+            component = value[at]
             if np.any(component != component[0, 0]):
                 names.append(label)
                 values.append(component)

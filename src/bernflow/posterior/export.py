@@ -143,7 +143,7 @@ def as_installed(tree: "xr.DataTree", kind: Kind) -> Any:
         )
     from arviz import InferenceData
 
-    groups = {name: node.to_dataset() for name, node in tree.children.items()}
+    groups: dict[str, Any] = {name: node.to_dataset() for name, node in tree.children.items()}
     return InferenceData(attrs=dict(tree.attrs), **groups)
 
 

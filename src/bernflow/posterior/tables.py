@@ -176,5 +176,11 @@ def _decimals(sd: float) -> int | None:
 
 def components(draws: Draws, axes: Axes) -> tuple[list[str], Float[np.ndarray, "d s"]]:
     """Return all scalar components with their labels."""
-    labelled = [(label, name, index) for name, v in draws.items() for index, label in axes.labels(name, v.shape[1:])]
-    return [label for label, _, _ in labelled], np.stack([draws[n][(slice(None), *i)] for _, n, i in labelled])
+    labels: list[str] = []
+    values = []
+    for name, value in draws.items():
+        for index, label in axes.labels(name, value.shape[1:]):
+            at: Any = (slice(None), *index)
+            labels.append(label)
+            values.append(value[at])
+    return labels, np.stack(values)

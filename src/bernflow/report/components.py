@@ -36,7 +36,7 @@ class Component(NamedTuple):
 def list_components(
     draws: Mapping[str, np.ndarray],
     parameters: Iterable[str],
-    dims: Mapping[str, tuple[str | None, ...]],
+    dims: Mapping[str, Sequence[str | None]],
     coords: Mapping[str, Any],
     first_index: int = 0,
 ) -> Iterator[Component]:
