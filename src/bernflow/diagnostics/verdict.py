@@ -66,6 +66,8 @@ AGREEING_LIMITS = ((1.5, 0.99), (np.inf, 0.999))
 # Below this the tail of the weights holds too few draws to call anything good.
 MIN_DRAWS_GOOD = 1000
 MISSING_USABLE, MISSING_POOR = 0.01, 0.05
+# Of the same mass, found by heated draws and by other starts, the latter tell more: where there is a mode.
+MODES_FIRST = 0.8
 # Where log densities overflow, k-hat may be any number.
 LARGEST_SHOWN = 1000.0
 
@@ -243,9 +245,11 @@ def _figures(khat: float, ess: float, verdict: Verdict) -> str:
 
 def _merge(missing_mass: float | None, elsewhere: Elsewhere | None) -> Elsewhere | None:
     """Return what was found elsewhere; what other restarts have found counts if it is more."""
-    if missing_mass is None or (elsewhere is not None and elsewhere.share >= missing_mass):
-        return elsewhere
-    return Elsewhere(() if elsewhere is None else elsewhere.looked, missing_mass, modes=True)
+    if not missing_mass or (elsewhere is not None and missing_mass < MODES_FIRST * elsewhere.share):
+        return elsewhere if elsewhere is not None or missing_mass is None else Elsewhere(())
+    if elsewhere is None:
+        return Elsewhere((), missing_mass, modes=True)
+    return dataclasses.replace(elsewhere, share=max(missing_mass, elsewhere.share), modes=True)
 
 
 def _say_missed(found: Elsewhere, num_parts: int) -> str:
