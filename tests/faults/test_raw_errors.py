@@ -57,7 +57,9 @@ def test_parameters_without_a_free_dimension_are_refused(model):
 
 
 def on_host(x):
-    return jax.pure_callback(lambda v: np.asarray(-0.5 * np.sum(v**2)), jax.ShapeDtypeStruct((), x.dtype), x)
+    return jax.pure_callback(
+        lambda v: np.asarray(-0.5 * np.sum(v**2)), jax.ShapeDtypeStruct((), x.dtype), x, vmap_method="sequential"
+    )
 
 
 def loop(x):
@@ -88,6 +90,16 @@ def in_numpyro():
 def test_densities_without_a_derivative_are_refused(model, how):
     with pytest.raises(ModelError, match=r"The log density cannot be differentiated: .*(JVP|while_loop)"):
         bf.fit(model, **HOW, **how)
+
+
+def test_callbacks_for_one_point_are_refused():
+    @jax.custom_jvp
+    def density(x):
+        return jax.pure_callback(lambda v: np.asarray(-0.5 * np.sum(v**2)), jax.ShapeDtypeStruct((), x.dtype), x)
+
+    density.defjvp(lambda primals, tangents: (density(*primals), -primals[0] @ tangents[0]))
+    with pytest.raises(ModelError, match=r"give jax.pure_callback a vmap_method"):
+        bf.fit(bf.from_log_density(density, init=np.zeros(2)), **HOW)
 
 
 def test_names_with_a_zero_byte_are_refused(tmp_path):

@@ -105,7 +105,7 @@ def calibrate(
         raise ArgumentError(f"calibrate got {given} of model and simulate=: expected exactly one of them.")
     simulation_key, fit_key, prior_key, rank_key = jax.random.split(as_key(key), 4)
     with compiled_code(), use_precision(settings.precision):
-        keys = tuple(np.asarray(jax.random.key_data(key)) for key in (simulation_key, fit_key))
+        keys = np.asarray(jax.random.key_data(simulation_key)), np.asarray(jax.random.key_data(fit_key))
         request = Request(model, model_args, model_kwargs or {}, simulate, choices, keys, num, num_draws, weighted)
         prepared = prepare(request)
         target = prepared.target

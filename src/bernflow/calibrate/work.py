@@ -8,6 +8,7 @@ from concurrent.futures import Executor
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 from tqdm.auto import tqdm
@@ -100,6 +101,7 @@ def run_blocks(
     found: dict[int, Block] = {}
     lost: list[str] = []
     with tqdm(total=request.num, desc="bernflow", unit="simulation", disable=not progress, dynamic_ncols=True) as bar:
+        results: Iterator[tuple[str, Any]]
         if executor is None:
             results = ((str(i), _fit(request, prepared, size, i)) for i in range(count))
         else:
@@ -146,4 +148,4 @@ def _fit(request: Request, prepared: Prepared, size: int, number: int) -> Block:
 
 
 def _key(data: np.ndarray) -> Key[Array, ""]:
-    return jax.random.wrap_key_data(data, impl=GENERATOR)
+    return jax.random.wrap_key_data(jnp.asarray(data), impl=GENERATOR)

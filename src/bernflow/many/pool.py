@@ -106,7 +106,7 @@ def _another(executor: Any) -> ProcessPoolExecutor | None:
     if type(executor) is not ProcessPoolExecutor:
         return None
     return ProcessPoolExecutor(
-        executor._max_workers,
+        executor._max_workers,  # type: ignore[attr-defined]
         mp_context=executor._mp_context,  # type: ignore[attr-defined]
         initializer=executor._initializer,  # type: ignore[attr-defined]
         initargs=executor._initargs,  # type: ignore[attr-defined]

@@ -14,6 +14,8 @@ from bernflow.errors import BernflowError, ModelError
 from bernflow.models.mapped import is_mapped, row_blocks
 
 NUMERIC_KINDS = "biufc"
+# What JAX says of calls of the host that do not say how they are vmapped.
+NO_BATCHES = "vmap is only supported for the"
 # What JAX says of functions that it cannot differentiate.
 NO_DERIVATIVE = re.compile(
     r"do not support JVP|[Dd]ifferentiation (rule|does not work)|not (implemented|supported).*differentiation"
@@ -179,7 +181,14 @@ def compiled_code() -> Iterator[None]:
             "NaN where there is no density."
         ) from error
     except (ValueError, TypeError, NotImplementedError) as error:
-        if isinstance(error, BernflowError) or not NO_DERIVATIVE.search(str(error)):
+        if isinstance(error, BernflowError):
+            raise
+        if NO_BATCHES in str(error):
+            raise ModelError(
+                "The log density calls a function on the host for one point at a time, and a fit needs many: give "
+                "jax.pure_callback a vmap_method, such as 'sequential'. The error shown first ends at the line."
+            ) from error
+        if not NO_DERIVATIVE.search(str(error)):
             raise
         raise ModelError(
             f"The log density cannot be differentiated: {str(error).splitlines()[0]}\nA fit needs its gradient and the "

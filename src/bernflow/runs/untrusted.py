@@ -42,7 +42,8 @@ def check_table(path: Path) -> None:
 
 def check_zarr(folder: Path) -> Shapes:
     """Make sure that a folder holds plain arrays compressed by Blosc at most; return their shapes by path."""
-    stored, arrays = 0, {}
+    stored = 0
+    arrays: dict[str, dict[str, Any]] = {}
     for place, _, names in os.walk(folder):
         for name in names:
             path = Path(place, name)
