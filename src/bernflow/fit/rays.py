@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Array, Float, Key
+from threadpoolctl import threadpool_limits
 
 from bernflow.diagnostics.properness import LOWEST_PLATEAU, endless_until
 from bernflow.fit.ridges import endless_scales
@@ -78,6 +79,7 @@ Push = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 @np.errstate(all="ignore")  # far away everything overflows
+@threadpool_limits.wrap(limits=1, user_api="blas")
 def find_endless(
     distribution: AbstractDistribution,
     target: Target,
