@@ -6,6 +6,7 @@ part of the flow by regression. No step of training is needed for that, and no g
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -20,14 +21,17 @@ from bernflow.background import BackgroundJit, Effort, zeros_of
 from bernflow.errors import BernflowError
 from bernflow.fit.ahead import prepare_steps
 from bernflow.fit.conditionals import conditional_moments, derivatives_of_pairs
+from bernflow.fit.intervals import choose_coordinates, locals_on_intervals
 from bernflow.fit.marginal import GlobalGaussian, find_globals, match_moments
 from bernflow.fit.regression import regress
 from bernflow.fit.settings import Settings
 from bernflow.fit.structure import find_structure, pattern_of, scale_dimensions
+from bernflow.fit.views import views_of
 from bernflow.fit.work import has_large_matrices
 from bernflow.flows.families import MAX_DIM_FULL, Spec
 from bernflow.flows.structure import Structure
 from bernflow.flows.structured import StructuredBernsteinFlow
+from bernflow.flows.views import View
 from bernflow.keys import generator, spawn
 from bernflow.posterior import sampling
 from bernflow.target import Target
@@ -46,7 +50,7 @@ MAX_MATCHED = 12
 # They are spread wider than the Gaussian, so that tails are seen.
 SPREAD = 1.4
 # Of every so many one global is farther out: scales near zero have a long tail, in which they govern all locals.
-FAR_EVERY, FAR = 4, 3.0
+FAR_EVERY, FAR, FARTHEST = 4, 3.0, 6.0
 
 
 @threadpool_limits.wrap(limits=1, user_api="blas")
@@ -68,19 +72,22 @@ def structured_start(target: Target, settings: Settings, key: Key[Array, ""]) ->
     is_split = structure is not None and len(structure.blocks) > 1
     if structure is None or not (is_split or target.dim > MAX_DIM_FULL):
         return None
-    num = structure.num_leaders
-    spec, nowhere = settings.spec(target.dim), (np.zeros(num), np.eye(num))
-    _build.prepare(flow_key, structure, spec, *nowhere)
-    empty = zeros_of(lambda key: _flow_at(key, structure, spec, *nowhere), flow_key)
-    flows = jax.tree.map(lambda leaf: np.zeros((1, *leaf.shape), leaf.dtype) if eqx.is_array(leaf) else leaf, empty)
-    prepare_steps(flows, target, settings)
-    sampling.prepare(empty, target.layout, target.model)
+    bounded = locals_on_intervals(target, structure)
+    shape = Shape(structure, views_of(target.layout, structure.leaders), (), settings.spec(target.dim))
+    if not bounded:
+        _prepare(target, settings, shape, flow_key)
     gaussian = find_globals(target, structure, points[:NUM_SEARCHED], scales)
+    seen = target
+    if bounded:
+        seen, gaussian = choose_coordinates(target, structure, gaussian, bounded)
+        if seen is not target:
+            local = structure.order[structure.num_leaders :]
+            shape = shape._replace(bounded=tuple(np.flatnonzero(np.isin(local, bounded)).tolist()))
+        _prepare(target, settings, shape, flow_key)
     if structure.size <= LARGE_BLOCK and structure.num_leaders <= MAX_MATCHED:
-        gaussian = match_moments(target, structure, gaussian, generator(match_key))
-    flow = with_moments(
-        _build(flow_key, structure, spec, gaussian.loc, gaussian.tril), target, structure, gaussian, design_key
-    )
+        gaussian = match_moments(seen, structure, gaussian, generator(match_key))
+    flow = _build(flow_key, shape, gaussian.loc, gaussian.tril)
+    flow = with_moments(flow, seen, structure, gaussian, design_key)
     return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None] if eqx.is_array(leaf) else leaf, flow)
 
 
@@ -120,6 +127,7 @@ def with_moments(
     u = SPREAD * random.normal(size=(num, structure.num_leaders))
     far = np.arange(0, num, FAR_EVERY)
     u[far, random.integers(structure.num_leaders, size=len(far))] *= FAR
+    u = np.clip(u, -FARTHEST, FARTHEST)
     x = np.repeat(gaussian.x[None], num, 0)
     x[:, list(structure.leaders)] = gaussian.loc + u @ gaussian.tril.T
     moments = conditional_moments(target, structure, x, gaussian.locals)
@@ -127,16 +135,33 @@ def with_moments(
     return eqx.tree_at(lambda f: f.locals, flow, regress(flow.locals, gaussian, moments.at(sound)))
 
 
+class Shape(NamedTuple):
+    """What fixes the shapes of all arrays of a flow, and what is computed by it."""
+
+    structure: Structure
+    views: tuple[View, ...]
+    bounded: tuple[int, ...]
+    spec: Spec
+
+
 def _flow_at(
-    key: Key[Array, ""],
-    structure: Structure,
-    spec: Spec,
-    loc: Float[np.ndarray, " c"],
-    tril: Float[np.ndarray, "c c"],
+    key: Key[Array, ""], shape: Shape, loc: Float[np.ndarray, " c"], tril: Float[np.ndarray, "c c"]
 ) -> StructuredBernsteinFlow:
-    return StructuredBernsteinFlow(
-        key, structure, jnp.asarray(loc), jnp.asarray(tril), order=spec.order, width=spec.width, noise=spec.noise
-    )
+    spec = shape.spec
+    sizes = {"order": spec.order, "width": spec.width, "noise": spec.noise}
+    coordinates = {"views": shape.views, "bounded": shape.bounded}
+    return StructuredBernsteinFlow(key, shape.structure, jnp.asarray(loc), jnp.asarray(tril), **sizes, **coordinates)
 
 
 _build = BackgroundJit(_flow_at, Effort.LEAST)
+
+
+def _prepare(target: Target, settings: Settings, shape: Shape, key: Key[Array, ""]) -> None:
+    """Begin to compile what a fit needs after its start."""
+    num = shape.structure.num_leaders
+    nowhere = np.zeros(num), np.eye(num)
+    _build.prepare(key, shape, *nowhere)
+    empty = zeros_of(lambda key: _flow_at(key, shape, *nowhere), key)
+    flows = jax.tree.map(lambda leaf: np.zeros((1, *leaf.shape), leaf.dtype) if eqx.is_array(leaf) else leaf, empty)
+    prepare_steps(flows, target, settings)
+    sampling.prepare(empty, target.layout, target.model)
