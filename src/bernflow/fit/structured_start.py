@@ -13,18 +13,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
-from scipy.sparse import csr_array, vstack
 from threadpoolctl import threadpool_limits
 
 from bernflow import preflight
 from bernflow.background import BackgroundJit, Effort, zeros_of
 from bernflow.errors import BernflowError
 from bernflow.fit.ahead import prepare_steps
-from bernflow.fit.conditionals import conditional_moments, derivatives_of_pairs
+from bernflow.fit.conditionals import conditional_moments
 from bernflow.fit.intervals import choose_coordinates, locals_on_intervals
 from bernflow.fit.marginal import GlobalGaussian, find_globals, match_moments
 from bernflow.fit.regression import regress
 from bernflow.fit.settings import Settings
+from bernflow.fit.sparsity import sparse_hessians
 from bernflow.fit.structure import find_structure, pattern_of, scale_dimensions
 from bernflow.fit.views import views_of
 from bernflow.fit.work import has_large_matrices
@@ -39,8 +39,6 @@ from bernflow.target import Target
 # With fewer dimensions all of them are globals.
 MIN_DIM = 31
 NUM_POINTS, NUM_SEARCHED = 4, 2
-# Rows of the Hessian at once. With more nonzero entries in a row than this, on average, there is no structure.
-ROWS_AT_ONCE, MAX_SEEN = 512, 512
 # Values of the globals at which conditional moments are computed: so many, and so many for each of them.
 NUM_DESIGN, NUM_DESIGN_LARGE, NUM_DESIGN_PER_GLOBAL = 192, 64, 6
 # The former are fewer for larger blocks than this, whose curvature takes many products with the Hessian.
@@ -92,25 +90,9 @@ def structured_start(target: Target, settings: Settings, key: Key[Array, ""]) ->
 
 
 def see_structure(target: Target, points: Float[np.ndarray, "k p"], scales: Sequence[int]) -> Structure | None:
-    """Find the structure from the second derivatives at a few points; None where they are not finite, or all differ.
-
-    Rows of the Hessian are computed some at a time and kept without their zeros, so that memory is linear in the number
-    of dimensions where there is a structure.
-    """
-    parts: list[list[csr_array]] = [[] for _ in points]
-    num_seen = 0
-    for start in range(0, target.dim, ROWS_AT_ONCE):
-        directions = np.eye(min(ROWS_AT_ONCE, target.dim), target.dim, start)
-        found = derivatives_of_pairs(target, points, directions)[2].reshape(len(points), *directions.shape)
-        for rows, products in zip(parts, found, strict=True):
-            if not np.isfinite(products).all():
-                return None
-            rows.append(csr_array(products))
-            num_seen += rows[-1].nnz
-        if num_seen > MAX_SEEN * len(points) * max(target.dim, ROWS_AT_ONCE):
-            return None
-    hessians = [vstack(rows, format="csr")[: target.dim] for rows in parts]
-    return find_structure(pattern_of(hessians), scales)
+    """Find the structure from the second derivatives at a few points; None where they are not finite, or all differ."""
+    hessians = sparse_hessians(target, points)
+    return None if hessians is None else find_structure(pattern_of(hessians), scales)
 
 
 def with_moments(
