@@ -41,6 +41,7 @@ from bernflow.flows.paper import BOUND, PaperFlow
 from bernflow.flows.structure import Structure
 from bernflow.flows.structured import StructuredBernsteinFlow
 from bernflow.flows.tails import POWER_UNIT, bend, unbend
+from bernflow.flows.views import View
 from bernflow.flows.wide import WideBernsteinFlow
 
 ORDER, WIDTH = 7, 6
@@ -189,11 +190,11 @@ def with_interpolated_moments(flow, rng):
     return eqx.tree_at(places, flow, [Fixed(value) for value in new.values()])
 
 
-def hierarchical(structure, noise="normal"):
+def hierarchical(structure, noise="normal", **coordinates):
     """The Bernstein flow of a hierarchical posterior, with few dimensions."""
 
     def make(seed):
-        sizes = {"order": ORDER, "width": WIDTH, "noise": noise}
+        sizes = {"order": ORDER, "width": WIDTH, "noise": noise, **coordinates}
         flow = StructuredBernsteinFlow(jax.random.key(seed), structure, *start(structure.num_leaders), **sizes)
         is_dense = isinstance(flow.locals, DenseConditional)
         with_moments = with_interpolated_moments if is_dense else with_natural_parameters
@@ -256,6 +257,18 @@ CASES = {
         4,
         hierarchical(Structure(4, (3,), ((2,), (0,), (1,)), chained=True), noise="logistic"),
         5.0,
+        triangular=False,
+    ),
+    # Views of the globals, and locals on intervals, of which one stands where its coordinate becomes linear.
+    "bernstein-views-5": Case(
+        "bernstein",
+        5,
+        hierarchical(
+            Structure(5, (0, 1), ((2, 3), (4,))),
+            views=(View("log-interval", (0,), 0.0, 10.0), View("ordered", (0, 1))),
+            bounded=(0, 2),
+        ),
+        4.0,
         triangular=False,
     ),
     "bernstein-meanfield-2": Case("bernstein-meanfield", 2, family("bernstein-meanfield", 2)),

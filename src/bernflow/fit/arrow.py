@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
+from scipy.linalg import lapack
 
 from bernflow.flows.structure import Structure
 
@@ -47,84 +48,113 @@ def read_curvature(structure: Structure, products: Float[np.ndarray, "k t p"]) -
     num_groups = 3 if structure.chained else 1
     from_local = products.reshape(len(products), num_groups, structure.size, structure.dim)
     both = inside[:, :, None] & inside[:, None, :]
-    numbers = np.arange(len(structure.blocks))
+    group = np.arange(len(structure.blocks)) % num_groups
+    places = np.arange(structure.size)
     # Entry [b, i, j]: row of member i, direction of member j of the same group as block b.
-    blocks = np.stack([np.moveaxis(from_local[:, b % num_groups][:, :, members[b]], 1, -1) for b in numbers], 1)
+    blocks = from_local[:, group[:, None, None], places, members[:, :, None]]
     blocks = np.where(both, 0.5 * (blocks + np.swapaxes(blocks, -1, -2)), np.eye(structure.size))
     chain = None
     if structure.chained:
-        chain = np.zeros_like(blocks)
-        for b in numbers[1:]:
-            chain[:, b] = np.moveaxis(from_local[:, (b - 1) % num_groups][:, :, members[b]], 1, -1)
-            chain[:, b] *= inside[b][:, None] & inside[b - 1][None, :]
+        before = np.roll(group, 1)[:, None, None]
+        chain = from_local[:, before, places, members[:, :, None]]
+        chain *= inside[:, :, None] & np.roll(inside, 1, axis=0)[:, None, :]
+        chain[:, 0] = 0.0
     return Curvature(blocks, chain)
 
 
 class Locals(NamedTuple):
     """The locals of a Gaussian given its globals, block after block.
 
-        l_b - m_b = carry_b (l_{b-1} - m_{b-1}) + factor_b z_b
+        l_b - m_b = carry_b (l_{b-1} - m_{b-1}) + factor_b z_b,   carry_b = -factor_b factor_b^T chain_b
 
     Attributes:
         factor: lower triangular.
-        carry: None without a chain.
         chain: curvature of a block with the one before it; None without a chain.
     """
 
-    factor: Float[np.ndarray, "*k b s s"]
-    carry: Float[np.ndarray, "*k b s s"] | None
-    chain: Float[np.ndarray, "*k b s s"] | None
+    factor: Float[np.ndarray, "k b s s"]
+    chain: Float[np.ndarray, "k b s s"] | None
 
     def at(self, which: Any) -> "Locals":
         """Return those of some points."""
-        carry, chain = (None if part is None else part[which] for part in (self.carry, self.chain))
-        return Locals(self.factor[which], carry, chain)
+        return Locals(self.factor[which], None if self.chain is None else self.chain[which])
 
-    def solve(self, rhs: Float[np.ndarray, "*k b s r"]) -> Float[np.ndarray, "*k b s r"]:
+    def solve(self, rhs: Float[np.ndarray, "k b s r"]) -> Float[np.ndarray, "k b s r"]:
         """Solve Q x = rhs, Q the precision of all locals."""
         if self.chain is None:
-            return self._divided(rhs)
-        rhs = np.array(rhs)
-        for b in reversed(range(rhs.shape[-3] - 1)):
-            later = self._divided(rhs, b + 1)
-            rhs[..., b, :, :] -= np.swapaxes(self.chain[..., b + 1, :, :], -1, -2) @ later
-        solved = np.empty_like(rhs)
-        solved[..., 0, :, :] = self._divided(rhs, 0)
-        for b in range(1, rhs.shape[-3]):
-            rhs[..., b, :, :] -= self.chain[..., b, :, :] @ solved[..., b - 1, :, :]
-            solved[..., b, :, :] = self._divided(rhs, b)
-        return solved
+            return self.factor @ (np.swapaxes(self.factor, -1, -2) @ rhs)
+        return self._by_point(lapack.dpbtrs, rhs, lower=1)
 
-    def _divided(self, rhs: np.ndarray, block: int | None = None) -> np.ndarray:
-        """Return factor factor^T rhs, for all blocks or one."""
-        factor = self.factor if block is None else self.factor[..., block, :, :]
-        return factor @ (np.swapaxes(factor, -1, -2) @ (rhs if block is None else rhs[..., block, :, :]))
-
-    def color(self, z: Float[np.ndarray, "*k b s"]) -> Float[np.ndarray, "*k b s"]:
+    def color(self, z: Float[np.ndarray, "k b s"]) -> Float[np.ndarray, "k b s"]:
         """Map noise to deviations from the conditional mean."""
-        x = (self.factor @ z[..., None])[..., 0]
-        if self.carry is not None:
-            for b in range(1, x.shape[-2]):
-                x[..., b, :] += (self.carry[..., b, :, :] @ x[..., b - 1, :, None])[..., 0]
-        return x
+        if self.chain is None:
+            return (self.factor @ z[..., None])[..., 0]
+        return self._by_point(lapack.dtbtrs, z[..., None], uplo="L", trans="T")[..., 0]
+
+    def _by_point(self, solve: Any, rhs: Float[np.ndarray, "k b s r"], **options: Any) -> Float[np.ndarray, "k b s r"]:
+        """Call a solver of LAPACK with the banded factor of every point; a single point serves all right-hand sides."""
+        upper = np.linalg.inv(np.swapaxes(self.factor, -1, -2))
+        band = _to_band(upper, np.swapaxes(self.chain[:, 1:], -1, -2) @ self.factor[:, 1:])
+        band = np.broadcast_to(band, (len(rhs), *band.shape[1:]))
+        reverse = rhs[:, ::-1, ::-1].reshape(len(rhs), -1, rhs.shape[-1])
+        solved = np.stack([solve(one, right, **options)[0] for one, right in zip(band, reverse, strict=True)])
+        return solved.reshape(rhs.shape)[:, ::-1, ::-1]
 
     def log_det(self) -> Float[np.ndarray, "*k"]:
         """Return the log determinant of the factor of the covariance."""
         return np.sum(np.log(np.diagonal(self.factor, axis1=-2, axis2=-1)), (-1, -2))
 
 
-def eliminate(blocks: Float[np.ndarray, "*k b s s"], chain: Float[np.ndarray, "*k b s s"] | None) -> Locals:
+def eliminate(blocks: Float[np.ndarray, "k b s s"], chain: Float[np.ndarray, "k b s s"] | None) -> Locals:
     """Factor the precision of the locals, in a chain from its last block to its first."""
     if chain is None:
-        return Locals(_covariance_factor(blocks), None, None)
+        return Locals(_covariance_factor(blocks), None)
+    size = blocks.shape[-1]
+    factor = np.empty_like(blocks)
+    for point, band in enumerate(_to_band(blocks, np.swapaxes(chain[:, 1:], -1, -2))):
+        lower, info = lapack.dpbtrf(band, lower=1)
+        if info == 0:
+            # With rows and columns reversed, the inverse of a triangular factor is one of the inverse.
+            panel = np.tril(_from_band(lower, size))[::-1, ::-1, ::-1]
+            factor[point] = np.tril(np.swapaxes(np.linalg.inv(panel), -1, -2))
+        else:
+            factor[point] = _raised_factor(blocks[point], chain[point])
+    return Locals(factor, chain)
+
+
+def _raised_factor(blocks: Float[np.ndarray, "b s s"], chain: Float[np.ndarray, "b s s"]) -> Float[np.ndarray, "b s s"]:
+    """Factor block after block, and raise the diagonals of those that are not positive."""
     factor, precision = np.empty_like(blocks), np.array(blocks)
-    for b in reversed(range(blocks.shape[-3])):
-        factor[..., b, :, :] = _covariance_factor(precision[..., b, :, :])
+    for b in reversed(range(len(blocks))):
+        factor[b] = _covariance_factor(precision[b])
         if b:
-            half = np.swapaxes(factor[..., b, :, :], -1, -2) @ chain[..., b, :, :]
-            precision[..., b - 1, :, :] -= np.swapaxes(half, -1, -2) @ half
-    carry = -factor @ (np.swapaxes(factor, -1, -2) @ chain)
-    return Locals(factor, carry, chain)
+            half = factor[b].T @ chain[b]
+            precision[b - 1] -= half.T @ half
+    return factor
+
+
+def _to_band(blocks: Float[np.ndarray, "k b s s"], above: Float[np.ndarray, "k b-1 s s"]) -> Float[np.ndarray, "k w n"]:
+    """Return the lower band of matrices with the order of rows and columns reversed, as LAPACK stores it.
+
+    Args:
+        blocks: on the diagonal.
+        above: of block b - 1 with block b, from the second block on.
+    """
+    num, many, size = blocks.shape[:3]
+    panel = np.zeros((num, many, 2 * size, size))
+    panel[:, :, :size] = blocks[:, ::-1, ::-1, ::-1]
+    panel[:, :-1, size:] = above[:, ::-1, ::-1, ::-1]
+    diagonal, column = np.indices((2 * size, size))
+    inside = diagonal + column < 2 * size
+    band = panel[:, :, np.where(inside, diagonal + column, 0), column] * inside
+    return np.moveaxis(band, 1, 2).reshape(num, 2 * size, many * size)
+
+
+def _from_band(band: Float[np.ndarray, "w n"], size: int) -> Float[np.ndarray, "b s s"]:
+    """Return the lower triangles of the blocks on the diagonal of a reversed band matrix."""
+    row, column = np.indices((size, size))
+    columns = band.reshape(2 * size, -1, size)
+    return np.moveaxis(columns[np.maximum(row - column, 0), :, column], -1, 0)
 
 
 def _covariance_factor(precision: Float[np.ndarray, "*k s s"]) -> Float[np.ndarray, "*k s s"]:

@@ -59,7 +59,7 @@ def averaged_moments(target: Target, structure: Structure, at: Moments, random: 
     x = np.array(at.x)
     x[:, local] = mean
     log_density = np.where(sound, at.log_density, np.nan)
-    locals_ = Locals(factor[:, None], None, None)
+    locals_ = Locals(factor[:, None], None)
     return Averaged(Moments(x, at.gradient, mean[:, None], locals_, log_density), np.clip(skew, -MAX_SKEW, MAX_SKEW))
 
 

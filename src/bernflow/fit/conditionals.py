@@ -16,7 +16,7 @@ from bernflow.posterior import sampling
 from bernflow.target import Target
 
 # Points at which a call evaluates derivatives; others are filled up.
-BLOCK, SMALL_BLOCK, NUM_PAIRS = 32, 4, 64
+BLOCK, SMALL_BLOCK, NUM_PAIRS = 32, 4, 16
 # Newton steps toward a conditional mode, and the nats that a step must promise for another one.
 MAX_STEPS, ARRIVED = 30, 1e-5
 # With more to gain than this, a point is dropped; with more damping than this, it is given up.
@@ -189,10 +189,10 @@ def _gradients(target: Target, x: Float[Array, "k p"]) -> tuple[Array, Array]:
     return jax.lax.map(one, x, batch_size=sampling.draws_at_once(sampling.num_rows(target), len(x)))
 
 
-def gradients(target: Target, x: Float[np.ndarray, "k p"]) -> list[np.ndarray]:
+def gradients(target: Target, x: Float[np.ndarray, "k p"], block: int = BLOCK) -> list[np.ndarray]:
     """Evaluate log densities and gradients, block by block."""
     count(len(x))
-    return _by_block(lambda part: _gradients(target, part), x, BLOCK)
+    return _by_block(lambda part: _gradients(target, part), x, block)
 
 
 def _given(structure: Structure, here: Derivatives, damping: Float[np.ndarray, " k"] | None = None) -> Locals:

@@ -4,6 +4,7 @@ Precision and potential of the locals given the globals are sums of matrices and
 Which functions is found greedily, one atom after the other, each the one that explains most of what is left.
 """
 
+import dataclasses
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -15,21 +16,19 @@ from jaxtyping import Bool, Float, Int
 
 from bernflow.fit.conditionals import Moments
 from bernflow.fit.marginal import GlobalGaussian
-from bernflow.flows.atoms import EXPONENTS, MAX_FACTORS, NUM_FUNCTIONS, Atoms
+from bernflow.fit.pursuit import pursue
+from bernflow.flows.atoms import MAX_FACTORS, Atoms
 from bernflow.flows.base import Fixed
 from bernflow.flows.natural import Natural
 from bernflow.flows.structure import Structure
 from bernflow.flows.structured import Conditional
+from bernflow.flows.views import evaluate
 from bernflow.placement import placed
 
-# Selection ends where so little is left, of the norm of all responses.
-EXPLAINED = 1e-7
 # Main directions of all responses that the selection looks at.
 MAX_COMPONENTS = 48
 # An atom needs so many points.
 POINTS_PER_ATOM = 2
-# Atoms that differ from those before them by less than this, in units of themselves, are left out.
-MIN_NEW = 1e-5
 RCOND = 1e-10
 # Every so many points, one has no part in the choice of atoms, and tells how many of them to take.
 HELD_EVERY = 5
@@ -37,8 +36,6 @@ HELD_EVERY = 5
 ALIKE, MAX_KINDS = 0.7, 12
 # Of the smallest pivot at any point, the least that the flow has between them.
 LEAST_PIVOT = 0.1
-# Exponentials may grow by so many nats within reach; tanh and 1 / cosh are tried where a global is this near zero.
-MAX_GROWTH, NEAR_ZERO = 40.0, 4.0
 
 
 def regress(conditional: Conditional, gaussian: GlobalGaussian, at: Moments) -> Conditional:
@@ -56,14 +53,10 @@ def regress(conditional: Conditional, gaussian: GlobalGaussian, at: Moments) -> 
     responses = Responses.of(natural)
     globals_ = at.x[:, list(structure.leaders)]
     num = conditional.atoms.value.factors.shape[0]
-    unit_global = np.linalg.norm(gaussian.tril, axis=1)
-    moved = (globals_ - gaussian.loc) / unit_global
-    empty = Atoms(
-        gaussian.loc, unit_global, np.stack([moved.min(0), moved.max(0)]), np.zeros((num, MAX_FACTORS), np.int32)
-    )
-    factors = select(empty, globals_, responses, num)
+    atoms = _around(gaussian, globals_, conditional.atoms.value)
+    factors = select(atoms, globals_, responses, num)
     padded = np.concatenate([factors, np.zeros((num - len(factors), MAX_FACTORS), np.int32)])
-    atoms = Atoms(empty.center, empty.unit, empty.reach, padded)
+    atoms = dataclasses.replace(atoms, factors=padded)
     values = np.prod(_table(atoms, globals_)[:, factors], -1)
     precision, link, potential = _without_strangers(structure, _filled_up(responses.solve(values), num))
     least = LEAST_PIVOT * np.where(structure.is_member, np.min(pivots(structure, at, unit), 0), 1.0)
@@ -73,6 +66,17 @@ def regress(conditional: Conditional, gaussian: GlobalGaussian, at: Moments) -> 
         new["link"] = link
     new = {name: Fixed(placed(value)) for name, value in new.items()}
     return eqx.tree_at(lambda c: [getattr(c, name) for name in new], conditional, list(new.values()))
+
+
+def _around(gaussian: GlobalGaussian, globals_: Float[np.ndarray, "k c"], atoms: Atoms) -> Atoms:
+    """Return atoms whose views are centered and scaled for a Gaussian, and reach as far as given globals."""
+    center, values = (evaluate(atoms.views, g, np) for g in (gaussian.loc, globals_))
+    # That of a global itself is its standard deviation.
+    spread = np.linalg.norm(gaussian.tril, axis=1)
+    unit = np.array([spread[view.members[0]] if view.kind == "identity" else 0.0 for view in atoms.views])
+    unit = np.where(unit > 0.0, unit, np.maximum(np.std(values, 0), 1e-6))
+    moved = (values - center) / unit
+    return Atoms(center, unit, np.stack([moved.min(0), moved.max(0)]), np.asarray(atoms.factors), atoms.views)
 
 
 def natural_parameters(
@@ -206,73 +210,11 @@ def select(atoms: Atoms, globals_: Float[np.ndarray, "k c"], responses: Response
     """Choose the factors of atoms: greedily, and as many as predict points best that had no part in the choice."""
     held = np.arange(len(globals_)) % HELD_EVERY == HELD_EVERY - 1
     scores, weights = responses.main_directions()[~held], 1.0 / np.linalg.norm(responses.rows[~held], axis=1)
-    path = _pursue(atoms, globals_[~held], scores, weights, min(most, int(np.sum(~held)) // POINTS_PER_ATOM))
+    path = pursue(atoms, globals_[~held], scores, weights, min(most, int(np.sum(~held)) // POINTS_PER_ATOM))
     if not held.any():
         return path
     errors = responses.held_errors(np.prod(_table(atoms, globals_)[:, path], -1), held)
     return path[: 1 + int(np.nanargmin(errors))]
-
-
-def _pursue(
-    atoms: Atoms,
-    globals_: Float[np.ndarray, "k c"],
-    left: Float[np.ndarray, "k m"],
-    weights: Float[np.ndarray, " k"],
-    most: int,
-) -> Int[np.ndarray, "a 3"]:
-    """Return atoms by orthogonal matching pursuit; the constant is the first.
-
-    Products with functions of another global become candidates when what they are products of is chosen.
-    """
-    table = _table(atoms, globals_)
-    simple = _simple(atoms)
-    enough = EXPLAINED**2 * np.sum(left**2)
-    chosen: list[tuple[int, ...]] = []
-    candidates: dict[tuple[int, ...], np.ndarray] = {(): np.ones(len(globals_))}
-    basis = np.zeros((len(globals_), 0))
-    while len(chosen) < max(1, most) and candidates and np.sum(left**2) > enough:
-        names = list(candidates)
-        columns = np.stack(list(candidates.values()), 1) * weights[:, None]
-        columns /= np.maximum(np.linalg.norm(columns, axis=0), 1e-300)
-        columns -= basis @ (basis.T @ columns)
-        norms = np.linalg.norm(columns, axis=0)
-        gains = np.where(norms > MIN_NEW, np.sum((columns.T @ left) ** 2, 1) / np.maximum(norms, MIN_NEW) ** 2, 0.0)
-        best = int(np.argmax(gains))
-        if gains[best] <= 0.0:
-            break
-        atom, column = names[best], columns[:, best] / norms[best]
-        column -= basis @ (basis.T @ column)
-        column /= np.linalg.norm(column)
-        basis = np.concatenate([basis, column[:, None]], 1)
-        left = left - column[:, None] * (column @ left)
-        values = candidates.pop(atom)
-        chosen.append(atom)
-        for product, function in _products(atom, simple):
-            if product not in chosen and product not in candidates:
-                candidates[product] = values * table[:, function]
-    return np.array([[*atom, *(0,) * (MAX_FACTORS - len(atom))] for atom in chosen], np.int32)
-
-
-def _products(atom: tuple[int, ...], simple: list[int]) -> Iterator[tuple[tuple[int, ...], int]]:
-    """Return products of an atom with functions of other globals than its own, and those functions."""
-    if len(atom) < MAX_FACTORS:
-        own = {(factor - 1) // NUM_FUNCTIONS for factor in atom}
-        for function in simple:
-            if (function - 1) // NUM_FUNCTIONS not in own:
-                yield tuple(sorted((*atom, function))), function
-
-
-def _simple(atoms: Atoms) -> list[int]:
-    """Return the functions of the table that are worth a try."""
-    usable = []
-    spans = np.max(np.abs(atoms.reach), 0) * atoms.unit
-    for number, (center, span) in enumerate(zip(atoms.center, spans, strict=True)):
-        first = 1 + number * NUM_FUNCTIONS
-        usable += [first + i for i, a in enumerate(EXPONENTS) if abs(a) * span < MAX_GROWTH]
-        usable += [first + len(EXPONENTS), first + len(EXPONENTS) + 1]
-        if abs(center) < NEAR_ZERO:
-            usable += [first + len(EXPONENTS) + 2, first + len(EXPONENTS) + 3]
-    return usable
 
 
 def _table(atoms: Atoms, globals_: Float[np.ndarray, "k c"]) -> Float[np.ndarray, "k t"]:

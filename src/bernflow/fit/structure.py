@@ -21,8 +21,9 @@ MAX_BLOCK = 8
 MAX_BAND = 32
 # A chain is worth it where it saves more globals than this: its blocks are drawn one after the other.
 CHAIN_COST = 4
-# A dense block costs as much as so many globals, and one for every eight dimensions.
-MAX_DENSE, DENSE_COST = 1024, 8
+# A dense block costs as much as so many globals, one for every eight dimensions, and the square of its dimensions over
+# this: all entries of its matrix depend on the globals.
+MAX_DENSE, DENSE_COST, LARGE_DENSE = 1024, 8, 32
 # Scales that fewer interact with are not globals; more of a site than this are scales of single parameters.
 MIN_DEGREE, MAX_SCALES = 3, 16
 # An unconstrained value at which scales are nearly zero.
@@ -82,10 +83,11 @@ def find_structure(pattern: csr_array, scales: Sequence[int] = ()) -> Structure 
 def _arrangements(graph: csr_array) -> list[tuple[float, list[np.ndarray], bool]]:
     """Return (cost, blocks, whether they form a chain) for the ways in which a graph falls apart."""
     found: list[tuple[float, list[np.ndarray], bool]] = []
-    num, label = connected_components(graph, directed=False)
+    label = connected_components(graph, directed=False)[1]
     sizes = np.bincount(label)
     if sizes.max() <= MAX_BLOCK:
-        found.append((int(sizes.max()), [np.flatnonzero(label == i) for i in range(num)], False))
+        blocks = np.split(np.argsort(label, kind="stable"), np.cumsum(sizes)[:-1])
+        found.append((int(sizes.max()), blocks, False))
     for order in (np.arange(graph.shape[0]), np.asarray(reverse_cuthill_mckee(graph, symmetric_mode=True))):
         width = _bandwidth(graph, order)
         if 0 < width <= MAX_BAND:
@@ -93,7 +95,8 @@ def _arrangements(graph: csr_array) -> list[tuple[float, list[np.ndarray], bool]
             if len(blocks) > 2:
                 found.append((width + CHAIN_COST, blocks, True))
     if graph.shape[0] <= MAX_DENSE:
-        found.append((DENSE_COST + graph.shape[0] / 8, [np.arange(graph.shape[0])], False))
+        num = graph.shape[0]
+        found.append((DENSE_COST + num / 8 + (num / LARGE_DENSE) ** 2, [np.arange(num)], False))
     return found
 
 

@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
-from scipy.sparse import csr_array, vstack
 from threadpoolctl import threadpool_limits
 
 from bernflow import preflight
@@ -22,22 +21,26 @@ from bernflow.background import BackgroundJit, Effort, zeros_of
 from bernflow.errors import BernflowError
 from bernflow.fit import conditionals
 from bernflow.fit.ahead import prepare_steps
-from bernflow.fit.conditionals import Moments, conditional_moments, derivatives_of_pairs
+from bernflow.fit.conditionals import Moments, conditional_moments
 from bernflow.fit.dense_start import averaged_design
 from bernflow.fit.global_flow import fit_globals, prepare_globals
 from bernflow.fit.interpolation import interpolate
+from bernflow.fit.intervals import choose_coordinates, locals_on_intervals
 from bernflow.fit.marginal import GlobalGaussian, find_globals, match_moments
 from bernflow.fit.regression import regress
 from bernflow.fit.settings import Settings
 from bernflow.fit.skewed import with_skewness
+from bernflow.fit.sparsity import sparse_hessians
 from bernflow.fit.structure import find_structure, pattern_of, scale_dimensions
 from bernflow.fit.surrogate import MAX_GLOBALS
 from bernflow.fit.variational import are_gaussian, nearest_gaussians, skewness
+from bernflow.fit.views import views_of
 from bernflow.fit.work import has_large_matrices
 from bernflow.flows.dense import is_one_dense_block
 from bernflow.flows.families import MAX_DIM_FULL, Spec
 from bernflow.flows.structure import Structure
 from bernflow.flows.structured import StructuredBernsteinFlow
+from bernflow.flows.views import View
 from bernflow.keys import generator, nth, spawn
 from bernflow.placement import placed
 from bernflow.posterior import sampling
@@ -46,8 +49,6 @@ from bernflow.target import Target
 # With fewer dimensions all of them are globals.
 MIN_DIM = 31
 NUM_POINTS, NUM_SEARCHED = 4, 2
-# Rows of the Hessian at once. With more nonzero entries in a row than this, on average, there is no structure.
-ROWS_AT_ONCE, MAX_SEEN = 512, 512
 # Values of the globals at which conditional moments are computed: so many, and so many for each of them.
 NUM_DESIGN, NUM_DESIGN_PER_GLOBAL = 192, 6
 # With more dimensions than this, the Hessian of a density that factors large matrices is too expensive.
@@ -57,7 +58,7 @@ MAX_MATCHED = 12
 # They are spread wider than the Gaussian, so that tails are seen.
 SPREAD = 1.4
 # Of every so many one global is farther out: scales near zero have a long tail, in which they govern all locals.
-FAR_EVERY, FAR = 4, 3.0
+FAR_EVERY, FAR, FARTHEST = 4, 3.0, 6.0
 
 
 @threadpool_limits.wrap(limits=1, user_api="blas")
@@ -80,21 +81,27 @@ def structured_start(target: Target, settings: Settings, key: Key[Array, ""]) ->
     is_split = structure is not None and len(structure.blocks) > 1
     if structure is None or not (is_split or target.dim > MAX_DIM_FULL):
         return None
-    num = structure.num_leaders
-    spec, nowhere = settings.spec(target.dim), (np.zeros(num), np.eye(num))
-    _build.prepare(flow_key, structure, spec, *nowhere)
-    empty = zeros_of(lambda key: _flow_at(key, structure, spec, *nowhere), flow_key)
-    prepare_globals(empty.leaders, settings)
-    sampling.prepare(empty, target.layout, target.model)
+    # Locals on intervals are taken as what is more nearly Gaussian, which is known after the globals are found.
+    bounded = () if is_one_dense_block(structure) else locals_on_intervals(target, structure)
+    shape = Shape(structure, views_of(target.layout, structure.leaders), (), settings.spec(target.dim))
+    empty = None if bounded else _prepare(target, settings, shape, flow_key)
     gaussian = find_globals(target, structure, points[:NUM_SEARCHED], scales)
-    search = Search(target, structure, settings, lambda at: _build(flow_key, structure, spec, at.loc, at.tril))
+    seen = target
+    if bounded:
+        seen, gaussian = choose_coordinates(target, structure, gaussian, bounded)
+        if seen is not target:
+            local = structure.order[structure.num_leaders :]
+            shape = shape._replace(bounded=tuple(np.flatnonzero(np.isin(local, bounded)).tolist()))
+    if empty is None:
+        empty = _prepare(target, settings, shape, flow_key)
+    search = Search(seen, structure, settings, lambda at: _build(flow_key, shape, at.loc, at.tril))
     prepare_all = functools.partial(prepare_steps, _zeros_like_stacked(empty), target, settings)
     if is_one_dense_block(structure):
         prepare_all()
         flow = _with_dense_block(search, gaussian, design_key)
     else:
         if structure.num_leaders <= MAX_MATCHED:
-            gaussian = match_moments(target, structure, gaussian, generator(match_key))
+            gaussian = match_moments(seen, structure, gaussian, generator(match_key))
         flow = _with_small_blocks(search, gaussian, design_key, prepare_all)
     if flow is None:
         return None
@@ -154,25 +161,9 @@ def _with_small_blocks(
 
 
 def see_structure(target: Target, points: Float[np.ndarray, "k p"], scales: Sequence[int]) -> Structure | None:
-    """Find the structure from the second derivatives at a few points; None where they are not finite, or all differ.
-
-    Rows of the Hessian are computed some at a time and kept without their zeros, so that memory is linear in the number
-    of dimensions where there is a structure.
-    """
-    parts: list[list[csr_array]] = [[] for _ in points]
-    num_seen = 0
-    for start in range(0, target.dim, ROWS_AT_ONCE):
-        directions = np.eye(min(ROWS_AT_ONCE, target.dim), target.dim, start)
-        found = derivatives_of_pairs(target, points, directions)[2].reshape(len(points), *directions.shape)
-        for rows, products in zip(parts, found, strict=True):
-            if not np.isfinite(products).all():
-                return None
-            rows.append(csr_array(products))
-            num_seen += rows[-1].nnz
-        if num_seen > MAX_SEEN * len(points) * max(target.dim, ROWS_AT_ONCE):
-            return None
-    hessians = [vstack(rows, format="csr")[: target.dim] for rows in parts]
-    return find_structure(pattern_of(hessians), scales)
+    """Find the structure from the second derivatives at a few points; None where they are not finite, or all differ."""
+    hessians = sparse_hessians(target, points)
+    return None if hessians is None else find_structure(pattern_of(hessians), scales)
 
 
 def _design(structure: Structure, gaussian: GlobalGaussian, random: np.random.Generator) -> Float[np.ndarray, "k c"]:
@@ -181,6 +172,7 @@ def _design(structure: Structure, gaussian: GlobalGaussian, random: np.random.Ge
     u = SPREAD * random.normal(size=(num, structure.num_leaders))
     far = np.arange(0, num, FAR_EVERY)
     u[far, random.integers(structure.num_leaders, size=len(far))] *= FAR
+    u = np.clip(u, -FARTHEST, FARTHEST)
     u[0] = 0.0
     return gaussian.loc + u @ gaussian.tril.T
 
@@ -197,16 +189,33 @@ def _zeros_like_stacked(empty: StructuredBernsteinFlow) -> StructuredBernsteinFl
     return jax.tree.map(lambda leaf: np.zeros((1, *leaf.shape), leaf.dtype) if hasattr(leaf, "shape") else leaf, empty)
 
 
+class Shape(NamedTuple):
+    """What fixes the shapes of all arrays of a flow, and what is computed by it."""
+
+    structure: Structure
+    views: tuple[View, ...]
+    bounded: tuple[int, ...]
+    spec: Spec
+
+
 def _flow_at(
-    key: Key[Array, ""],
-    structure: Structure,
-    spec: Spec,
-    loc: Float[np.ndarray, " c"],
-    tril: Float[np.ndarray, "c c"],
+    key: Key[Array, ""], shape: Shape, loc: Float[np.ndarray, " c"], tril: Float[np.ndarray, "c c"]
 ) -> StructuredBernsteinFlow:
-    return StructuredBernsteinFlow(
-        key, structure, jnp.asarray(loc), jnp.asarray(tril), order=spec.order, width=spec.width, noise=spec.noise
-    )
+    spec = shape.spec
+    sizes = {"order": spec.order, "width": spec.width, "noise": spec.noise}
+    coordinates = {"views": shape.views, "bounded": shape.bounded}
+    return StructuredBernsteinFlow(key, shape.structure, jnp.asarray(loc), jnp.asarray(tril), **sizes, **coordinates)
 
 
 _build = BackgroundJit(_flow_at, Effort.LEAST)
+
+
+def _prepare(target: Target, settings: Settings, shape: Shape, key: Key[Array, ""]) -> StructuredBernsteinFlow:
+    """Begin to compile what every fit needs after its start; return a flow of these shapes."""
+    num = shape.structure.num_leaders
+    nowhere = np.zeros(num), np.eye(num)
+    _build.prepare(key, shape, *nowhere)
+    empty = zeros_of(lambda key: _flow_at(key, shape, *nowhere), key)
+    prepare_globals(empty.leaders, settings)
+    sampling.prepare(empty, target.layout, target.model)
+    return empty

@@ -104,7 +104,7 @@ def nearest_gaussians(target: Target, structure: Structure, at: Moments) -> Mome
         moved = np.clip((covariance @ mean[..., None])[..., 0], -MAX_SHIFT, MAX_SHIFT)
         factor = at.locals.factor
         mode = at.mode + (factor @ moved[..., None])[..., 0]
-        at = at._replace(mode=mode, locals=Locals(factor @ np.linalg.cholesky(covariance), None, None))
+        at = at._replace(mode=mode, locals=Locals(factor @ np.linalg.cholesky(covariance), None))
     x = np.array(at.x)
     x[:, structure.order[structure.num_leaders :]] = structure.flat(at.mode)
     expected = np.einsum("q,kq->k", nodes.weights, seen.value)

@@ -1,7 +1,8 @@
 """Atoms: products of simple functions of the globals, in which conditional precisions of many models are linear.
 
 Given its globals, the precision of the locals of a hierarchical model is often a sum of a few fixed matrices, each
-times a product such as exp(-2 log sigma) or rho exp(-2 log sigma). An atom is such a product of up to three factors.
+times a product such as exp(-2 log sigma) or rho exp(-2 log sigma). An atom is such a product of up to three factors,
+each a function of one view of the globals (`flows/views.py`): of log sigma, whatever the support of sigma.
 """
 
 from typing import Any
@@ -11,13 +12,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from bernflow.flows.views import View, evaluate
+
 # Factors of one atom.
 MAX_FACTORS = 3
-# Exponents of exp(a (g - center)): variances, standard deviations, and their inverses, of a scale on the log scale.
+# Exponents of exp(a (w - center)): variances, standard deviations, and their inverses, of a scale on the log scale.
 EXPONENTS = (-2.0, -1.0, 1.0, 2.0)
-# Functions of every global: the exponentials, v and v^2 with v = (g - center) / unit, tanh(g) and 1 / cosh(g), which
-# are a correlation and the square root of one minus its square.
+# Functions of every view w of the globals: the exponentials, v and v^2 with v = (w - center) / unit, tanh(w) and
+# 1 / cosh(w), which are a correlation and the square root of one minus its square.
 NUM_FUNCTIONS = len(EXPONENTS) + 4
+# The place of tanh(w) among them.
+TANH = len(EXPONENTS) + 2
 # Exponents are bounded by this, so that functions no atom has cannot overflow: 0 * inf would not be 0 in a gradient.
 MAX_EXPONENT = 40.0
 
@@ -26,25 +31,27 @@ class Atoms(eqx.Module):
     """Evaluate atoms of the globals.
 
     Attributes:
-        center: of every global.
-        unit: standard deviation of every global.
+        center: of every view.
+        unit: standard deviation of every view.
         reach: units from the center, below and above it, beyond which the functions stay what they are there.
         factors: for every atom, its factors as numbers in the table of all functions; 0 is the constant 1.
+        views: of the globals.
     """
 
-    center: Float[Array | np.ndarray, " c"]
-    unit: Float[Array | np.ndarray, " c"]
-    reach: Float[Array | np.ndarray, "2 c"]
+    center: Float[Array | np.ndarray, " v"]
+    unit: Float[Array | np.ndarray, " v"]
+    reach: Float[Array | np.ndarray, "2 v"]
     factors: Int[Array | np.ndarray, "a 3"]
+    views: tuple[View, ...] = eqx.field(static=True)
 
     def table(self, g: Any, xp: Any = jnp) -> Any:
-        """Evaluate the constant 1 and all functions of all globals, those of the first global first.
+        """Evaluate the constant 1 and all functions of all views, those of the first view first.
 
         Args:
             g: values of the globals, (..., c).
             xp: `jax.numpy`, or `numpy` for arrays of NumPy.
         """
-        v = xp.clip((g - self.center) / self.unit, self.reach[0], self.reach[1])
+        v = xp.clip((evaluate(self.views, g, xp) - self.center) / self.unit, self.reach[0], self.reach[1])
         moved = v * self.unit
         powers = xp.exp(xp.clip(xp.asarray(EXPONENTS) * moved[..., None], -MAX_EXPONENT, MAX_EXPONENT))
         tanh = xp.tanh(self.center + moved)

@@ -1,7 +1,7 @@
 """One dense block of locals given the globals: a Gaussian whose mean and factor are interpolated."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -154,6 +154,10 @@ class DenseConditional(AbstractFreeShapes):
 
         x = jax.lax.fori_loop(0, num, step, z)
         return self.inverse.value.T @ (jnp.exp(-given.log_diagonal) * x)
+
+    def recipe(self) -> dict[str, Any]:
+        """Describe what the structure does not tell: nothing."""
+        return {}
 
     def _log_det(self, given: DenseGiven) -> Float[Array, ""]:
         fixed = jnp.sum(jnp.log(jnp.diagonal(self.factor.value)))

@@ -21,6 +21,7 @@ from bernflow.flows.noise import NOISES
 from bernflow.flows.paper import VARIANTS, PaperFlow
 from bernflow.flows.structure import Structure
 from bernflow.flows.structured import StructuredBernsteinFlow
+from bernflow.flows.views import views_from_json
 from bernflow.flows.wide import WideBernsteinFlow
 
 STUDENT_DEGREES_OF_FREEDOM = 5.0
@@ -231,7 +232,8 @@ def build(recipe: dict[str, Any]) -> AbstractDistribution:
         case {"kind": "bernstein-structured", "order": order, "noise": noise, "width": width} if noise in NOISES:
             structure = Structure.from_json(recipe)
             num = structure.num_leaders
-            sizes = {"order": order, "width": width, "noise": noise}
+            sizes = {"order": order, "width": width, "noise": noise, "views": views_from_json(recipe, num)}
+            sizes["bounded"] = tuple(map(int, recipe.get("bounded", ())))
             return StructuredBernsteinFlow(key, structure, jnp.zeros(num), jnp.eye(num), **sizes)
         case {"kind": "bernstein", "order": order, "noise": noise, "width": width, "skip": skip} if (
             noise in NOISES and recipe["outer"] != "low-rank"

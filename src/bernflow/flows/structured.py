@@ -15,6 +15,7 @@ from bernflow.flows.affine import TriangularAffine
 from bernflow.flows.atoms import MAX_FACTORS, Atoms
 from bernflow.flows.autoregressive import BernsteinFlow
 from bernflow.flows.base import AbstractScoredFlow, Fixed, constant
+from bernflow.flows.bounded import from_logit, mask_of, to_logit
 from bernflow.flows.curved import MAX_SIZE, Curved
 from bernflow.flows.dense import DenseConditional, is_one_dense_block
 from bernflow.flows.drift import Drift
@@ -22,6 +23,7 @@ from bernflow.flows.free import AbstractFreeShapes, identity_shapes
 from bernflow.flows.natural import Eliminated, Natural, eliminate
 from bernflow.flows.noise import NOISES
 from bernflow.flows.structure import Structure
+from bernflow.flows.views import View, plain_views
 
 # Atoms of which the natural parameters are sums, and the most numbers that they take together.
 NUM_ATOMS, ATOMS_PER_GLOBAL, MIN_ATOMS, MAX_NUMBERS = 96, 4, 8, 2**22
@@ -53,6 +55,7 @@ class Conditional(AbstractFreeShapes):
     and they are not trained. Between the points of the regression Q may fail to be positive: the pivots of its factors
     have a least value. r and the shift are linear in the features (u, hidden(u)) of the standardized globals u.
     w is H(f(t)) or, in small blocks of several locals, a quadratic map of these (`Curved`); neither depends on g.
+    Of locals that are `bounded`, l is in the coordinates of `flows/bounded.py`.
     """
 
     atoms: Fixed[Atoms]
@@ -70,14 +73,26 @@ class Conditional(AbstractFreeShapes):
     curved: Curved | None
     noise: str = eqx.field(static=True)
     structure: Structure = eqx.field(static=True)
+    bounded: tuple[int, ...] = eqx.field(static=True)
 
-    def __init__(self, key: Key[Array, ""], structure: Structure, *, order: int, width: int, noise: str):
+    def __init__(
+        self,
+        key: Key[Array, ""],
+        structure: Structure,
+        views: tuple[View, ...],
+        bounded: tuple[int, ...],
+        *,
+        order: int,
+        width: int,
+        noise: str,
+    ):
         num, context = structure.num_locals, structure.num_leaders
         blocks = (num_atoms(structure), len(structure.blocks), structure.size, structure.size)
-        self.structure = structure
+        self.structure, self.bounded = structure, bounded
         # The first atom is the constant 1: at first all locals are standard normal.
         factors = jnp.zeros((blocks[0], MAX_FACTORS), jnp.int32)
-        self.atoms = Fixed(Atoms(jnp.zeros(context), jnp.ones(context), START_REACH * jnp.ones((2, context)), factors))
+        each = jnp.ones(len(views))
+        self.atoms = Fixed(Atoms(0.0 * each, each, START_REACH * each, factors, views))
         self.center, self.unit = Fixed(jnp.zeros(num)), Fixed(jnp.ones(num))
         self.precision = Fixed(jnp.zeros(blocks).at[0].set(jnp.eye(structure.size)))
         self.link = Fixed(jnp.zeros(blocks)) if structure.chained else None
@@ -102,17 +117,25 @@ class Conditional(AbstractFreeShapes):
             blocks, log_det = self.curved(blocks, self.structure.is_member)
         z = jnp.exp(given.log_scale) * (self.structure.flat(blocks) + given.shift)
         y = self.structure.flat(given.gaussian.color(self.structure.by_block(z)))
-        return self.center.value + self.unit.value * y, log_det + self._log_det(given)
+        local, log_det = self.center.value + self.unit.value * y, log_det + self._log_det(given)
+        if self.bounded:
+            local, log_slope = to_logit(local, mask_of(self.bounded, len(local)))
+            log_det += log_slope
+        return local, log_det
 
     def whiten(self, given: Given, local: Float[Array, " n"]) -> tuple[Float[Array, " n"], Float[Array, ""]]:
         """Map locals to values of the shapes; return them and log |dl/dvalue|."""
+        log_det = self._log_det(given)
+        if self.bounded:
+            local, log_slope = from_logit(local, mask_of(self.bounded, len(local)))
+            log_det += log_slope
         y = (local - self.center.value) / self.unit.value
         z = self.structure.flat(given.gaussian.whiten(self.structure.by_block(y)))
-        value, log_det = jnp.exp(-given.log_scale) * z - given.shift, 0.0
+        value = jnp.exp(-given.log_scale) * z - given.shift
         if self.curved is not None:
             blocks = self.curved.invert(self.structure.by_block(value))
-            value, log_det = self.structure.flat(blocks), self.curved(blocks, self.structure.is_member)[1]
-        return value, log_det + self._log_det(given)
+            value, log_det = self.structure.flat(blocks), log_det + self.curved(blocks, self.structure.is_member)[1]
+        return value, log_det
 
     def pull_back(
         self,
@@ -136,6 +159,10 @@ class Conditional(AbstractFreeShapes):
         """
         (_, log_det), pull = jax.vjp(lambda g, local: self.whiten(given(g), local), g, local)
         return pull((by_value, -jnp.ones_like(log_det)))
+
+    def recipe(self) -> dict[str, Any]:
+        """Describe what the structure does not tell."""
+        return {"views": [view.to_json() for view in self.atoms.value.views], "bounded": list(self.bounded)}
 
     def _log_det(self, given: Given) -> Float[Array, ""]:
         return given.gaussian.log_det() + jnp.sum(given.log_scale) + jnp.sum(jnp.log(self.unit.value))
@@ -163,13 +190,19 @@ class StructuredBernsteinFlow(AbstractScoredFlow):
         order: int,
         width: int,
         noise: str = "normal",
+        views: tuple[View, ...] | None = None,
+        bounded: tuple[int, ...] = (),
     ):
         leader_key, local_key = jax.random.split(key)
         self.dim = structure.dim
         self.structure = structure
         self.leaders = BernsteinFlow(leader_key, TriangularAffine(loc, tril), order=order, width=width, noise=noise)
-        conditional = DenseConditional if is_one_dense_block(structure) else Conditional
-        self.locals = conditional(local_key, structure, order=order, width=width, noise=noise)
+        sizes = {"order": order, "width": width, "noise": noise}
+        if is_one_dense_block(structure):
+            self.locals: DenseConditional | Conditional = DenseConditional(local_key, structure, **sizes)
+        else:
+            views = plain_views(structure.num_leaders) if views is None else views
+            self.locals = Conditional(local_key, structure, views, bounded, **sizes)
 
     @property
     def has_loops(self) -> bool:
@@ -226,12 +259,13 @@ class StructuredBernsteinFlow(AbstractScoredFlow):
         return x, log_det, stop_gradient(score[self.structure.places])
 
     def recipe(self) -> dict[str, Any]:
-        """Describe the structure, so that a saved flow can be rebuilt."""
+        """Describe the structure and the coordinates of globals and locals, so that a saved flow can be rebuilt."""
         return {
             "kind": "bernstein-structured",
             "order": self.leaders.order,
             "noise": self.leaders.noise,
             "width": self.locals.drift.b1.shape[0],
+            **self.locals.recipe(),
             **self.structure.to_json(),
         }
 

@@ -64,7 +64,7 @@ def test_noise_is_no_log_density_of_globals():
 def moments_of(g):
     num = len(g)
     nothing = np.zeros((num, 0, 1))
-    return Moments(g, np.zeros((num, 2)), nothing, Locals(np.zeros((num, 0, 1, 1)), None, None), log_density(g))
+    return Moments(g, np.zeros((num, 2)), nothing, Locals(np.zeros((num, 0, 1, 1)), None), log_density(g))
 
 
 def test_the_flow_is_trained_to_the_log_density_without_its_gradient():

@@ -100,3 +100,16 @@ def test_json_and_back():
     for broken in ({"leaders": [0]}, {"blocks": []}, {"dim": 5}):
         with pytest.raises(FileFormatError, match="not a partition"):
             Structure.from_json(structure.to_json() | broken)
+
+
+def test_people_and_items_have_the_items_as_globals():
+    """A block of all of them would be dense, and far from Gaussian."""
+    people, items = range(4, 104), range(104, 144)
+    pairs = [(i, j) for i in people for j in items] + [(j, j + 20) for j in range(104, 124)]
+    pairs += (
+        [(0, i) for i in people] + [(1, j) for j in range(104, 124)] + [(k, j) for k in (2, 3) for j in range(124, 144)]
+    )
+    structure = find_structure(pattern(144, pairs), scales=[0, 1, 2])
+    assert structure.leaders == (0, 1, 2, *items)
+    # Given the items, what some of them have in common is as independent of the people.
+    assert [len(block) for block in structure.blocks] == [1] * 101

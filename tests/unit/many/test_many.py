@@ -167,7 +167,9 @@ def test_damaged_results_are_made_again(cases, tmp_path):
     assert collect(cases.act, {"a": "x"}, folder=tmp_path)["a"].ok
 
 
-@pytest.mark.parametrize("value", [3, {"a": object()}, {"a": np.array([None])}], ids=["a number", "an object", "an array of objects"])
+@pytest.mark.parametrize(
+    "value", [3, {"a": object()}, {"a": np.array([None])}], ids=["a number", "an object", "an array of objects"]
+)
 def test_what_cannot_be_kept_is_returned_with_a_warning(value, tmp_path):
     with pytest.warns(UserWarning, match=r"result of '0' is not kept \(.*Return a dict"):
         assert collect(lambda case: value, [1], folder=tmp_path)["0"].value is value

@@ -1,0 +1,111 @@
+"""Views of the globals: coordinates in which what a model does with them is a product of simple functions.
+
+A scale on the half line is exp(g), whose powers are exponentials of g. On another support it is not: powers of sigma =
+100 / (1 + exp(-g)) are exponentials of log sigma, which is a view of g. A flow knows no model: a view is a kind, the
+globals that it takes, and two numbers.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from bernflow.errors import FileFormatError
+
+# Globals are bounded by this, so that no exponential of them overflows: 0 * inf would not be 0 in a gradient.
+MAX_VALUE = 80.0
+
+
+@dataclass(frozen=True)
+class View:
+    """A function of one or several globals.
+
+    Attributes:
+        kind: one of `KINDS`.
+        members: the places of its globals among all of them.
+        low: lower bound, where the kind has one; for parts of a simplex, the number of its unconstrained values.
+        high: upper bound, where the kind has one.
+
+    Example:
+        >>> log_scale = View("log-interval", (1,), 0.0, 100.0)
+        >>> float(np.exp(log_scale(np.array([7.0, 0.0]), np)))
+        50.0
+    """
+
+    kind: str
+    members: tuple[int, ...]
+    low: float = 0.0
+    high: float = 0.0
+
+    def __call__(self, g: Any, xp: Any = jnp) -> Any:
+        """Evaluate the view at globals (..., c); `xp` is the module of their arrays, `jax.numpy` or `numpy`."""
+        own = g[..., np.array(self.members)]
+        return KINDS[self.kind](xp, own if self.kind in LINEAR else xp.clip(own, -MAX_VALUE, MAX_VALUE), self)
+
+    def to_json(self) -> list[Any]:
+        """Describe it by plain values."""
+        return [self.kind, list(self.members), self.low, self.high]
+
+
+def plain_views(num: int) -> tuple[View, ...]:
+    """Return the globals as they are."""
+    return tuple(View("identity", (i,)) for i in range(num))
+
+
+def views_from_json(values: Mapping[str, Any], num: int) -> tuple[View, ...]:
+    """Read the views of so many globals from a file; where it has none, they are the globals as they are."""
+    if "views" not in values:
+        return plain_views(num)
+    views = tuple(View(str(k), tuple(map(int, own)), float(low), float(high)) for k, own, low, high in values["views"])
+    if not all(view.kind in KINDS and view.members and set(view.members) <= set(range(num)) for view in views):
+        raise FileFormatError(f"The file describes views of {num} globals that this version does not know: {views}.")
+    return views
+
+
+def evaluate(views: Sequence[View], g: Any, xp: Any = jnp) -> Any:
+    """Evaluate views at globals (..., c); the last axis of the result has one entry for each."""
+    if all(view.kind == "identity" for view in views):
+        return g[..., np.array([view.members[0] for view in views])]
+    return xp.stack([view(g, xp) for view in views], -1)
+
+
+def _log_sum(xp: Any, values: Any) -> Any:
+    largest = xp.max(values, -1)
+    return largest + xp.log(xp.sum(xp.exp(values - largest[..., None]), -1))
+
+
+def _log_softplus(xp: Any, g: Any, view: View) -> Any:
+    # Far below zero softplus(g) is exp(g), of which the logarithm keeps its digits.
+    return xp.where(g[..., 0] < -30.0, g[..., 0], xp.log(xp.logaddexp(0.0, xp.maximum(g[..., 0], -30.0))))
+
+
+def _log_interval(xp: Any, g: Any, view: View) -> Any:
+    """Return log(low + (high - low) / (1 + exp(-g)))."""
+    above = np.log(view.high) - xp.logaddexp(0.0, -g[..., 0])
+    return above if view.low <= 0.0 else xp.logaddexp(above, np.log(view.low) - xp.logaddexp(0.0, g[..., 0]))
+
+
+def _log_of_simplex(xp: Any, g: Any, view: View, is_last: bool) -> Any:
+    """Return the logarithm of a part of a simplex that is broken off a stick, or of what is left of the stick."""
+    moved = g - np.log(view.low - np.arange(g.shape[-1]))
+    left = moved if is_last else moved[..., :-1]
+    rest = -xp.sum(xp.logaddexp(0.0, left), -1)
+    return rest if is_last else rest - xp.logaddexp(0.0, -moved[..., -1])
+
+
+# Kinds that cannot overflow.
+LINEAR = ("identity", "half")
+KINDS: dict[str, Callable[[Any, Any, View], Any]] = {
+    "identity": lambda xp, g, view: g[..., 0],
+    # Of a value on any interval, tanh(g / 2) is linear in it.
+    "half": lambda xp, g, view: 0.5 * g[..., 0],
+    "log-above": lambda xp, g, view: xp.logaddexp(np.log(view.low), g[..., 0]),
+    "log-interval": _log_interval,
+    "log-softplus": _log_softplus,
+    "ordered": lambda xp, g, view: g[..., 0] + xp.sum(xp.exp(g[..., 1:]), -1),
+    "log-sum": lambda xp, g, view: _log_sum(xp, g),
+    "log-simplex": lambda xp, g, view: _log_of_simplex(xp, g, view, is_last=False),
+    "log-simplex-last": lambda xp, g, view: _log_of_simplex(xp, g, view, is_last=True),
+}
