@@ -1,6 +1,6 @@
 """Locals given globals: their conditional modes and curvatures at a few hundred points."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -106,6 +106,11 @@ class Moments(NamedTuple):
         return Moments(
             self.x[which], self.gradient[which], self.mode[which], self.locals.at(which), self.log_density[which]
         )
+
+
+def join(parts: Sequence[Moments]) -> Moments:
+    """Return the moments at all points of several sets."""
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
 
 
 def conditional_moments(
