@@ -1,6 +1,6 @@
 """Locals given globals: their conditional modes and curvatures at a few hundred points."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -117,9 +117,9 @@ class Moments(NamedTuple):
         )
 
 
-def concatenated(first: Moments, second: Moments) -> Moments:
-    """Return the points of both."""
-    return jax.tree.map(lambda a, b: np.concatenate([a, b]), first, second)
+def join(parts: Sequence[Moments]) -> Moments:
+    """Return the moments at all points of several sets."""
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
 
 
 def conditional_moments(

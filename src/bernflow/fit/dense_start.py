@@ -2,11 +2,12 @@
 
 import numpy as np
 from jaxtyping import Float
+from scipy.linalg import solve_triangular
 from scipy.special import ndtri
 from scipy.stats.qmc import Halton
 
 from bernflow.fit.averages import Averaged, averaged_moments
-from bernflow.fit.conditionals import conditional_moments
+from bernflow.fit.conditionals import Moments, conditional_moments, join
 from bernflow.fit.interpolation import fit_interpolant
 from bernflow.fit.marginal import GlobalGaussian, flattened
 from bernflow.flows.dense import num_points
@@ -26,7 +27,8 @@ def averaged_design(
 ) -> tuple[GlobalGaussian, Averaged] | None:
     """Return the Gaussian that has the moments of the globals, and moments of a dense block at values of the globals.
 
-    These are spread evenly. None where a mode is found at too few of them.
+    Half of the values are spread evenly around the mode; what they tell of the globals places the other half. This
+    returns None where a conditional mode is found at too few of them.
 
     Args:
         target: the posterior.
@@ -34,33 +36,36 @@ def averaged_design(
         gaussian: of the globals, from the curvature at their mode.
         random: of the values of the globals and of the noise in averages.
     """
-    num = num_points(structure.num_leaders)
-    far = np.arange(num) % FAR_EVERY == 0
-    u = ndtri(Halton(structure.num_leaders, seed=random).random(num)) * np.where(far, WIDEST, SPREAD)[:, None]
-    x = np.repeat(gaussian.x[None], num, 0)
-    x[:, list(structure.leaders)] = gaussian.loc + u @ gaussian.tril.T
-    moments = conditional_moments(target, structure, x, gaussian.locals)
-    sound = np.isfinite(moments.log_density)
-    if not sound.any():
-        return None
-    averaged = averaged_moments(target, structure, moments.at(sound), random)
-    u, sound = u[sound], np.isfinite(averaged.moments.log_density)
-    if np.sum(sound) < MIN_SOUND * num:
-        return None
-    averaged = averaged.at(sound)
-    return _match_marginal(gaussian, u[sound], averaged.moments.log_density, random), averaged
+    num, leaders = num_points(structure.num_leaders), list(structure.leaders)
+    sequence = Halton(structure.num_leaders, seed=random)
+    found: list[Moments] = []
+    for count in (num // 2, num - num // 2):
+        far = np.arange(count) % FAR_EVERY == 0
+        u = ndtri(sequence.random(count)) * np.where(far, WIDEST, SPREAD)[:, None]
+        x = np.repeat(gaussian.x[None], count, 0)
+        x[:, leaders] = gaussian.loc + u @ gaussian.tril.T
+        moments = conditional_moments(target, structure, x, gaussian.locals)
+        found.append(moments.at(np.isfinite(moments.log_density)))
+        if len(found[-1].x) < MIN_SOUND * count:
+            return None
+        together = join(found)
+        gaussian = _match_marginal(gaussian, together.x[:, leaders], together.log_density, random)
+    averaged = averaged_moments(target, structure, together, random)
+    sound = np.isfinite(averaged.moments.log_density)
+    return (gaussian, averaged.at(sound)) if np.sum(sound) >= MIN_SOUND * num else None
 
 
 def _match_marginal(
     gaussian: GlobalGaussian,
-    u: Float[np.ndarray, "k c"],
+    globals_: Float[np.ndarray, "k c"],
     log_marginal: Float[np.ndarray, " k"],
     random: np.random.Generator,
 ) -> GlobalGaussian:
-    """Return the Gaussian with the moments of the marginal that is interpolated between standardized globals u.
+    """Return the Gaussian with the moments of the marginal that is interpolated between values of the globals.
 
     The curvature at the mode of a skewed marginal, such as that of a scale, tells little of its mean and width.
     """
+    u = solve_triangular(gaussian.tril, (globals_ - gaussian.loc).T, lower=True).T
     # What the marginal adds to the Gaussian is smooth, and stays as it is beyond the values.
     excess = log_marginal + 0.5 * np.sum(u**2, 1)
     functions = fit_interpolant(u, (excess - np.median(excess))[:, None])

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Key
 from bernflow.background import Effort, background_jit
 from bernflow.diagnostics.importance import ess_fraction
 from bernflow.fit.chunk import CHUNK, begin, effort_for, prepare_chunk, take_steps
-from bernflow.fit.conditionals import Moments, concatenated
+from bernflow.fit.conditionals import Moments, join
 from bernflow.fit.evaluation import pick
 from bernflow.fit.loop import Method
 from bernflow.fit.marginal import GlobalGaussian
@@ -79,7 +79,7 @@ def fit_globals(
         sound = np.isfinite(seen.log_density)
         log_weights = np.where(sound, seen.log_density + minus_log_q, -np.inf)[:NUM_DRAWS]
         ess = float(ess_fraction(log_weights)) if sound[:NUM_DRAWS].any() else 0.0
-        at = concatenated(at, seen.at(sound))
+        at = join([at, seen.at(sound)])
         if ess > most:
             best, most = trained, ess
         if ess > ENOUGH:

@@ -16,8 +16,9 @@ from bernflow.flows.structure import Structure
 
 # The least size of a block whose moments are interpolated.
 MIN_SIZE = 9
-# Of the main functions of the globals: the most, the fewest, and the most numbers that their matrices take together.
-MAX_FUNCTIONS, MIN_FUNCTIONS, MAX_NUMBERS = 64, 8, 2**22
+# Of the main functions of the globals: so many for each of them, the most, the fewest, and the most numbers that their
+# matrices take together.
+PER_GLOBAL, MAX_FUNCTIONS, MIN_FUNCTIONS, MAX_NUMBERS = 8, 64, 8, 2**22
 # Values of the globals between which the functions are interpolated: so many times the square of one more than their
 # number, and no more than this.
 NUM_POINTS, MAX_POINTS = 4, 256
@@ -28,9 +29,10 @@ def is_one_dense_block(structure: Structure) -> bool:
     return len(structure.blocks) == 1 and structure.size >= MIN_SIZE
 
 
-def num_functions(size: int) -> int:
+def num_functions(structure: Structure) -> int:
     """Choose the number of functions of the globals, fewer for larger blocks."""
-    return max(MIN_FUNCTIONS, min(MAX_FUNCTIONS, MAX_NUMBERS // size**2))
+    wanted = min(MAX_FUNCTIONS, PER_GLOBAL * structure.num_leaders)
+    return max(MIN_FUNCTIONS, min(wanted, MAX_NUMBERS // structure.size**2))
 
 
 def num_points(num_leaders: int) -> int:
@@ -84,7 +86,7 @@ class DenseConditional(AbstractFreeShapes):
 
     def __init__(self, key: Key[Array, ""], structure: Structure, *, order: int, width: int, noise: str):
         num, context = structure.num_locals, structure.num_leaders
-        functions, points = num_functions(num), num_points(context)
+        functions, points = num_functions(structure), num_points(context)
         self.structure = structure
         reach = jnp.asarray([[-1.0], [1.0]]) * jnp.ones((2, context))
         weights = jnp.zeros((points + 1 + context, functions))

@@ -52,7 +52,9 @@ def exact_marginal(g):
 def test_locals_given_globals_are_those_of_a_linear_model():
     structure = Structure(NUM + 2, (0, 1), (tuple(range(2, NUM + 2)),))
     target = target_of(components, NUM + 2)
-    loc, tril = np.array([-0.1, 0.0]), np.diag([0.25, 0.1])
+    # As a search for the mode of the marginal finds it.
+    mode = optimize.minimize(lambda g: -exact_marginal(g), np.zeros(2))
+    loc, tril = mode.x, np.linalg.cholesky(mode.hess_inv)
     x = np.concatenate([loc, np.zeros(NUM)])
     at = conditional_moments(target, structure, x[None])
     gaussian = GlobalGaussian(loc, tril, at.x[0], at.locals)
@@ -70,7 +72,7 @@ def test_locals_given_globals_are_those_of_a_linear_model():
     marginal = np.array([components(point) for point in x]) - (log_q - log_q_globals)
     exact = np.array([exact_marginal(point) for point in x[:, :2]])
     # Where the conditional is exact, p(g, l) / q(l | g) is the marginal, whatever l is.
-    assert np.std(marginal - exact) < 0.02
+    assert np.std(marginal - exact) < 0.05
     assert np.mean(marginal - exact) == pytest.approx(0.0, abs=0.01)
     # The Gaussian of the globals has their moments.
     weights = np.exp(exact - log_q_globals - np.max(exact - log_q_globals))
