@@ -117,7 +117,7 @@ def test_a_model_from_files(finished, inputs):
     assert sorted(os.listdir(folder)) == FILES
     lines = out.splitlines()
     assert [line.split()[0] for line in lines if line.startswith(("mu", "b["))] == ["mu", "b[1]", "b[2]"]
-    for words in ("k-hat", "ESS", "ELBO", "log evidence", "500 steps", "Good (k-hat", f"Results: {folder}"):
+    for words in ("k-hat", "ESS", "ELBO", "log evidence", "500 steps", "Good (ESS", f"Results: {folder}"):
         assert words in out
     manifest = json.loads((folder / "run.json").read_text())
     assert manifest["model"]["given"] == inputs[0]
