@@ -178,7 +178,7 @@ def test_a_poor_fit_is_written_and_has_a_code_of_its_own(capsys, inputs, tmp_pat
     assert code == 3
     assert sorted(os.listdir(tmp_path / "out")) == FILES
     assert "Poor (k-hat inf)" in out
-    assert "--resample weights the draws" in out
+    assert "What to do next" in out
     code, out, _ = run(capsys, *inputs, "--out", tmp_path / "out", "--draws", 50, "--json")
     assert (code, json.loads(out)["exit_code"], json.loads(out)["khat"]) == (3, 3, "inf")
 
