@@ -52,5 +52,7 @@ def test_the_same_option_has_the_same_placeholder_everywhere(help_of):
             seen.setdefault(option, set()).add(placeholder)
     # A report is a file; every other result is a folder.
     assert seen.pop("--out") == {"DIR", "FILE"}
+    # The data of a fit are a file, those of an experiment a folder.
+    assert seen.pop("--data") == {"DATA", "DIR"}
     assert {option: found for option, found in seen.items() if len(found) > 1} == {}
     assert len(seen) > 10

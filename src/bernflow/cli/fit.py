@@ -158,7 +158,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _report(posterior: bf.Posterior, found: Run, quiet: bool) -> Iterator[str]:
     if not quiet:
-        rows = [(str(name), written(row)) for name, row in found.summary[list(COLUMNS)].iterrows()]
+        rows = [(str(name), written(list(row))) for name, row in found.summary[list(COLUMNS)].iterrows()]
         yield ""
         yield from table_lines(rows, "", MAX_ROWS, f": {found.folder / 'summary.csv'}")
         yield ""

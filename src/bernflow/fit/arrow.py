@@ -93,6 +93,7 @@ class Locals(NamedTuple):
 
     def _by_point(self, solve: Any, rhs: Float[np.ndarray, "k b s r"], **options: Any) -> Float[np.ndarray, "k b s r"]:
         """Call a solver of LAPACK with the banded factor of every point; a single point serves all right-hand sides."""
+        assert self.chain is not None
         upper = np.linalg.inv(np.swapaxes(self.factor, -1, -2))
         band = _to_band(upper, np.swapaxes(self.chain[:, 1:], -1, -2) @ self.factor[:, 1:])
         band = np.broadcast_to(band, (len(rhs), *band.shape[1:]))

@@ -39,7 +39,8 @@ def pursue(
     table = np.asarray(atoms.table(globals_, np)).T
     functions = _simple(atoms)
     enough = EXPLAINED**2 * np.sum(left**2)
-    pool, seen = _Pool(left, weights), {()}
+    pool = _Pool(left, weights)
+    seen: set[tuple[int, ...]] = {()}
     pool.add([()], np.ones((1, len(left))))
     chosen: list[tuple[int, ...]] = []
     while len(chosen) < max(1, most) and np.sum(pool.left**2) > enough:

@@ -202,9 +202,17 @@ def _flow_at(
     key: Key[Array, ""], shape: Shape, loc: Float[np.ndarray, " c"], tril: Float[np.ndarray, "c c"]
 ) -> StructuredBernsteinFlow:
     spec = shape.spec
-    sizes = {"order": spec.order, "width": spec.width, "noise": spec.noise}
-    coordinates = {"views": shape.views, "bounded": shape.bounded}
-    return StructuredBernsteinFlow(key, shape.structure, jnp.asarray(loc), jnp.asarray(tril), **sizes, **coordinates)
+    return StructuredBernsteinFlow(
+        key,
+        shape.structure,
+        jnp.asarray(loc),
+        jnp.asarray(tril),
+        order=spec.order,
+        width=spec.width,
+        noise=spec.noise,
+        views=shape.views,
+        bounded=shape.bounded,
+    )
 
 
 _build = BackgroundJit(_flow_at, Effort.LEAST)
