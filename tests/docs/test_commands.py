@@ -31,7 +31,7 @@ REASONS = {
     r"pip install .*": INSTALLS,
     r"make .*": MAKE,
     r"\.ci/run": "runs this very suite",
-    r"bernflow benchmark (accuracy|speed)(?! --list).*": HOURS,
+    r"bernflow benchmark (accuracy|speed|models|adversarial)(?! --list).*": HOURS,
     r"bernflow reproduce (?!--list).*": HOURS,
     r"bernflow data melanoma .*": "needs pictures that are downloaded by hand; the tests of the experiment run it",
     r"bernflow fit \S+\.stan .*": STAN,
