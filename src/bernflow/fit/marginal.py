@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from scipy.optimize import minimize
 
 from bernflow.fit.arrow import Locals
 from bernflow.fit.conditionals import Moments, conditional_moments, gradients
@@ -30,8 +29,6 @@ NUM_DIRECTIONS, MAX_EXACT = 32, 100
 FLOOR = 1e-4
 # Scales are often smaller than where a search begins; on an interval such as (0, 100) they begin at 50.
 SCALE_SHIFTS = (0.0, -2.0, -4.0, -6.0)
-# With more globals than this, a search begins at the joint mode given the scales, or so many steps toward it.
-MAX_DIRECT, MAX_CLIMB = 12, 100
 # Rounds of importance sampling, draws of each, how much wider than the Gaussian they are, and how many for every global
 # must be effective.
 NUM_ROUNDS, NUM_MATCHED, WIDER, MIN_COUNT = 3, 128, 1.4, 4
@@ -108,19 +105,14 @@ def find_globals(
     target: Target, structure: Structure, points: Float[np.ndarray, "k p"], scales: Sequence[int]
 ) -> GlobalGaussian:
     """Climb to the mode of the Laplace marginal from the best of several points, each with smaller scales as well."""
-    leaders, num = list(structure.leaders), structure.num_leaders
+    leaders = list(structure.leaders)
     lower = np.repeat(points, len(SCALE_SHIFTS), 0)
     lower[:, list(scales)] += np.tile(SCALE_SHIFTS, len(points))[:, None]
-    if num > MAX_DIRECT:
-        lower = np.stack([_climb(target, point, scales) for point in lower])
     begin = conditional_moments(target, structure, lower)
-    value = begin.log_density
-    if num > MAX_DIRECT:
-        value = value + np.array([_log_width(target, structure, begin.at([i]), scales) for i in range(len(value))])
-    at = begin.at([int(np.argmax(np.nan_to_num(value, nan=-np.inf)))])
+    at = begin.at([int(np.argmax(np.nan_to_num(begin.log_density, nan=-np.inf)))])
     damping = 1e-3
     for _ in range(MAX_STEPS):
-        here, hessian = _with_hessian(target, structure, at)
+        here, hessian = with_hessian(target, structure, at)
         at, gradient = here.at.at([0]), here.gradient[0]
         values, vectors = np.linalg.eigh(-0.5 * (hessian + hessian.T))
         curvature = np.maximum(np.abs(values), FLOOR)
@@ -149,41 +141,13 @@ def find_globals(
     return GlobalGaussian(x[leaders], np.linalg.cholesky(0.5 * (covariance + covariance.T)), x, at.locals)
 
 
-def _with_hessian(target: Target, structure: Structure, at: Moments) -> tuple[Marginal, Float[np.ndarray, "c c"]]:
+def with_hessian(target: Target, structure: Structure, at: Moments) -> tuple[Marginal, Float[np.ndarray, "c c"]]:
     """Evaluate the marginal at one point and beside it, and its Hessian by differences."""
     num = structure.num_leaders
     around = np.repeat(at.x, num + 1, 0)
     around[1 + np.arange(num), list(structure.leaders)] += GLOBAL_STEP
     here = laplace_marginal(target, structure, around, at.locals)
     return here, (here.gradient[1:] - here.gradient[0]) / GLOBAL_STEP
-
-
-def _log_width(target: Target, structure: Structure, at: Moments, scales: Sequence[int]) -> float:
-    """Integrate the globals but the scales out, by Laplace's method as the locals are.
-
-    Where globals have a scale of their own, their joint density grows without bound as it goes to zero.
-    """
-    others = ~np.isin(structure.leaders, scales)
-    _, hessian = _with_hessian(target, structure, at)
-    values = np.linalg.eigvalsh(-0.5 * (hessian + hessian.T)[np.ix_(others, others)])
-    return -0.5 * float(np.sum(np.log(np.maximum(np.abs(values), FLOOR))))
-
-
-def _climb(target: Target, x: Float[np.ndarray, " p"], scales: Sequence[int]) -> Float[np.ndarray, " p"]:
-    """Climb to the joint mode of all parameters but the scales, or near it: given scales it is useful."""
-    free = np.setdiff1d(np.arange(target.dim), scales)
-
-    def descend(values: np.ndarray) -> tuple[float, np.ndarray]:
-        moved = np.array(x)
-        moved[free] = values
-        value, gradient = gradients(target, moved[None], block=1)
-        sound = np.isfinite(value[0]) and np.isfinite(gradient[0, free]).all()
-        return (-float(value[0]), -gradient[0, free]) if sound else (np.inf, np.zeros(len(free)))
-
-    found = minimize(descend, x[free], jac=True, method="L-BFGS-B", options={"maxiter": MAX_CLIMB})
-    climbed = np.array(x)
-    climbed[free] = found.x
-    return climbed
 
 
 def match_moments(

@@ -30,6 +30,8 @@ OUT_OF_REACH = 2.0
 # A cycle was worthwhile if it gained more nats than this, and than this share of the distance.
 WORTHWHILE_GAIN = 2e-4
 WORTHWHILE_SHARE = 0.05
+# To a tolerance, the next cycle takes as many steps as all before it: a smaller share does not lead there.
+WORTHWHILE_SHARE_TO_TOLERANCE = 0.25
 # ... and, to a tolerance, more than this share of it.
 WORTHWHILE_SHARE_OF_TOLERANCE = 0.1
 # Log weights above the mean count up to this many nats: a few tail draws must not decide.
@@ -64,8 +66,7 @@ def compare(
     nearer, nearer_error = _mean_and_error(before_it - distances(new))
     better = gain > error or (gain > -error and nearer > 0.0)
     visible = max(WORTHWHILE_GAIN, WORTHWHILE_SHARE_OF_TOLERANCE * (tolerance or 0.0))
-    share = WORTHWHILE_SHARE * float(np.mean(before_it))
-    # To a tolerance, a cycle that covers so little of the distance does not lead there.
+    share = float(np.mean(before_it)) * (WORTHWHILE_SHARE if tolerance is None else WORTHWHILE_SHARE_TO_TOLERANCE)
     least_gain = visible if tolerance is None else max(visible, share)
     worthwhile = gain > max(least_gain, error) or nearer > max(visible, share, nearer_error)
     return Comparison(better=bool(better), worthwhile=bool(better and worthwhile))

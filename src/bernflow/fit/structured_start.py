@@ -28,6 +28,7 @@ from bernflow.fit.global_flow import fit_globals, prepare_globals
 from bernflow.fit.interpolation import interpolate
 from bernflow.fit.intervals import choose_coordinates, locals_on_intervals
 from bernflow.fit.marginal import GlobalGaussian, find_globals, match_moments
+from bernflow.fit.nested import find_nested
 from bernflow.fit.regression import regress
 from bernflow.fit.settings import Settings
 from bernflow.fit.skewed import with_skewness
@@ -86,7 +87,9 @@ def structured_start(target: Target, settings: Settings, key: Key[Array, ""]) ->
     bounded = () if is_one_dense_block(structure) else locals_on_intervals(target, structure)
     shape = Shape(structure, views_of(target.layout, structure.leaders), (), settings.spec(target.dim))
     empty = None if bounded else _prepare(target, settings, shape, flow_key)
-    gaussian = find_globals(target, structure, points[:NUM_SEARCHED], scales)
+    # Effects among the globals have scales there, too.
+    is_nested = structure.num_leaders > MAX_MATCHED and set(scales) & set(structure.leaders)
+    gaussian = (find_nested if is_nested else find_globals)(target, structure, points[:NUM_SEARCHED], scales)
     seen = target
     if bounded:
         seen, gaussian = choose_coordinates(target, structure, gaussian, bounded)

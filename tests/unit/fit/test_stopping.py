@@ -17,7 +17,7 @@ from bernflow.fit.evaluation import (
     num_evaluation_draws,
     weigh_widened,
 )
-from bernflow.fit.stopping import compare, has_arrived, is_within, unlimited_distance
+from bernflow.fit.stopping import compare, has_arrived, is_out_of_reach, is_within, unlimited_distance
 from bernflow.flows.affine import DiagonalAffine
 from bernflow.flows.gaussian import LocationScale
 from bernflow.keys import as_key
@@ -63,7 +63,7 @@ def test_to_a_tolerance_a_gain_of_a_small_share_of_the_distance_is_not_worthwhil
     before, after = log_weights(1.0)[None], log_weights(1.0)[None] + 0.03
     assert compare(before, after) == (True, True)
     assert compare(before, after, tolerance=0.01) == (True, False)
-    assert compare(before, after + 0.1, tolerance=0.01) == (True, True)
+    assert compare(before, after + 0.3, tolerance=0.01) == (True, True)
 
 
 @pytest.mark.filterwarnings("ignore:bernflow")
@@ -121,3 +121,9 @@ def test_widened_draws_measure_what_is_missing_in_the_tails():
         errors.append(unlimited_distance(*found) - exact)
     assert np.abs(np.mean(errors)) < 0.06 * exact
     assert np.std(errors) < 0.06 * exact
+
+
+def test_a_tolerance_is_out_of_reach_of_usable_fits_far_from_it():
+    assert is_out_of_reach(log_weights(0.05), 0.01)
+    assert not is_out_of_reach(log_weights(0.015), 0.01)  # near
+    assert not is_out_of_reach(log_weights(3.0), 0.01)  # poor: weights do not correct it

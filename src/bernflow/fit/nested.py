@@ -1,0 +1,107 @@
+"""Where many globals lie that have scales of their own: scales first, with all the others integrated out.
+
+The joint density of effects and their scale grows without bound as the scale goes to zero, so that a climb over both
+ends there. With the other globals integrated out by Laplace's method, as the locals are, scales have a mode near their
+mass. They are few, and the marginal of every one of them is followed by parabolas.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from scipy.optimize import minimize
+
+from bernflow.fit.conditionals import Moments, conditional_moments, gradients
+from bernflow.fit.marginal import FLOOR, SCALE_SHIFTS, GlobalGaussian, with_hessian
+from bernflow.flows.structure import Structure
+from bernflow.target import Target
+
+# Most steps toward the mode of all but the scales.
+MAX_CLIMB = 100
+# Half-widths of the parabolas, one round each, and the longest move in units of them.
+HALF_WIDTHS, LONGEST = (1.0, 0.5), 1.0
+# The least curvature along a scale: flatter ones count as two standard units wide.
+LEAST_CURVATURE = 0.25
+
+
+class Given(NamedTuple):
+    """What is known at some values of the scales.
+
+    Attributes:
+        value: their log marginal, up to a constant.
+        at: the other globals at their mode, and the locals given them.
+        covariance: of the other globals, those of the scales left out.
+    """
+
+    value: float
+    at: Moments
+    covariance: Float[np.ndarray, "o o"]
+
+
+def find_nested(
+    target: Target, structure: Structure, points: Float[np.ndarray, "k p"], scales: Sequence[int]
+) -> GlobalGaussian:
+    """Return a Gaussian of globals of which some are scales."""
+    leaders = np.array(structure.leaders)
+    is_scale = np.isin(leaders, scales)
+
+    def given(x: Float[np.ndarray, " p"], moved: Float[np.ndarray, " s"] | float) -> Given:
+        x = np.array(x)
+        x[leaders[is_scale]] += moved
+        return _given(target, structure, _climb(target, x, scales), ~is_scale)
+
+    best = max((given(x, shift) for x in points[:1] for shift in SCALE_SHIFTS), key=lambda found: found.value)
+    num = int(is_scale.sum())
+    curvature, slopes = np.full(num, LEAST_CURVATURE), np.zeros((num, int(np.sum(~is_scale))))
+    for half in HALF_WIDTHS:
+        for k in range(num):
+            step = half * np.eye(num)[k]
+            below, above = (given(best.at.x[0], sign * step) for sign in (-1.0, 1.0))
+            bend = (2.0 * best.value - below.value - above.value) / half**2
+            curvature[k] = max(bend, LEAST_CURVATURE)
+            others = leaders[~is_scale]
+            slopes[k] = (above.at.x[0, others] - below.at.x[0, others]) / (2.0 * half)
+            move = np.clip((above.value - below.value) / (2.0 * half) / curvature[k], -LONGEST * half, LONGEST * half)
+            there = given(best.at.x[0], move / half * step)
+            best = max((best, below, above, there), key=lambda found: found.value)
+    covariance = np.zeros((len(leaders), len(leaders)))
+    covariance[np.ix_(is_scale, is_scale)] = np.diag(1.0 / curvature)
+    crossed = slopes / curvature[:, None]
+    covariance[np.ix_(is_scale, ~is_scale)], covariance[np.ix_(~is_scale, is_scale)] = crossed, crossed.T
+    covariance[np.ix_(~is_scale, ~is_scale)] = best.covariance + slopes.T @ crossed
+    x = best.at.x[0]
+    return GlobalGaussian(x[leaders], np.linalg.cholesky(covariance), x, best.at.locals)
+
+
+def _given(target: Target, structure: Structure, x: Float[np.ndarray, " p"], others: np.ndarray) -> Given:
+    """Integrate locals and other globals out around their mode, to which one Newton step leads from near by."""
+    at = conditional_moments(target, structure, x[None])
+    here, hessian = with_hessian(target, structure, at)
+    values, vectors = np.linalg.eigh(-0.5 * (hessian + hessian.T)[np.ix_(others, others)])
+    curvature = np.maximum(np.abs(values), FLOOR)
+    covariance = (vectors / curvature) @ vectors.T
+    moved = np.array(here.at.x[:1])
+    moved[:, np.array(structure.leaders)[others]] += covariance @ here.gradient[0, others]
+    there = conditional_moments(target, structure, moved, at.locals)
+    if there.log_density[0] > at.log_density[0]:
+        at = there
+    value = float(np.nan_to_num(at.log_density[0], nan=-np.inf)) - 0.5 * float(np.sum(np.log(curvature)))
+    return Given(value, at, covariance)
+
+
+def _climb(target: Target, x: Float[np.ndarray, " p"], scales: Sequence[int]) -> Float[np.ndarray, " p"]:
+    """Climb to the joint mode of all parameters but the scales, or near it: given scales it is useful."""
+    free = np.setdiff1d(np.arange(target.dim), scales)
+
+    def descend(values: np.ndarray) -> tuple[float, np.ndarray]:
+        moved = np.array(x)
+        moved[free] = values
+        value, gradient = gradients(target, moved[None], block=1)
+        sound = np.isfinite(value[0]) and np.isfinite(gradient[0, free]).all()
+        return (-float(value[0]), -gradient[0, free]) if sound else (np.inf, np.zeros(len(free)))
+
+    found = minimize(descend, x[free], jac=True, method="L-BFGS-B", options={"maxiter": MAX_CLIMB})
+    climbed = np.array(x)
+    climbed[free] = found.x
+    return climbed
