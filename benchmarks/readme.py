@@ -6,11 +6,11 @@ Every figure comes from a file in results/. What was not measured is said to be 
 import csv
 from pathlib import Path
 
-from bernflow.experiments.accuracy.cases import all_cases
-from bernflow.experiments.accuracy.methods.ours import DEFAULTS
-from bernflow.experiments.accuracy.page import short_status
-from bernflow.experiments.accuracy.summary import best_method, goals, rows
-from bernflow.experiments.study.records import load_records
+from benchmarks.accuracy.cases import all_cases
+from benchmarks.accuracy.methods.ours import DEFAULTS
+from benchmarks.accuracy.page import short_status
+from benchmarks.accuracy.summary import best_method, goals, rows
+from benchmarks.study.records import load_records
 from bernflow.files import write_whole
 
 ROOT = Path(__file__).parents[1]

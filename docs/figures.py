@@ -13,7 +13,7 @@ import numpyro.distributions as dist
 from matplotlib.figure import Figure
 
 import bernflow as bf
-from bernflow.experiments.targets import BENCHMARKS
+from benchmarks.targets import BENCHMARKS
 
 FOLDER = Path(__file__).parent / "assets" / "plots"
 SHOWN = ["mu", "tau", "theta[0]", "theta[1]"]

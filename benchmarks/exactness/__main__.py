@@ -14,7 +14,7 @@ from scipy import stats
 
 import bernflow as bf
 from benchmarks import records as kept
-from bernflow.experiments.exactness import MODELS, examine
+from benchmarks.exactness import MODELS, examine
 
 # Above it the standard error of the evidence cannot be trusted.
 MAX_KHAT = 0.7

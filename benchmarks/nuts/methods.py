@@ -10,8 +10,8 @@ import numpy as np
 from numpyro.infer import MCMC, NUTS
 
 import bernflow as bf
+from benchmarks.targets import BENCHMARKS
 from bernflow.diagnostics.chains import convergence
-from bernflow.experiments.targets import BENCHMARKS
 from bernflow.precision import use_precision
 
 CHAINS = 4

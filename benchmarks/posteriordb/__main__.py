@@ -15,10 +15,10 @@ import jax
 
 import bernflow as bf
 from benchmarks.posteriordb import table
+from benchmarks.posteriordb.catalogue import FRONT_ENDS, POSTERIORS, build
+from benchmarks.posteriordb.reference import find_folder, load_data, load_draws
 from benchmarks.records import load
 from bernflow.diagnostics.agreement import NUM_ERRORS, compare
-from bernflow.experiments.posteriordb.catalogue import FRONT_ENDS, POSTERIORS, build
-from bernflow.experiments.posteriordb.reference import find_folder, load_data, load_draws
 
 RESULTS = Path(__file__).parent / "results"
 NUM_DRAWS = 20_000

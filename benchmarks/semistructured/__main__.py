@@ -14,8 +14,8 @@ import numpy as np
 import numpyro.distributions as dist
 
 import bernflow as bf
-from bernflow.experiments.melanoma.cnn import paper_cnn
-from bernflow.experiments.melanoma.plain import RMSPROP, PlainTrainee, run_chunk
+from benchmarks.melanoma.cnn import paper_cnn
+from benchmarks.melanoma.plain import RMSPROP, PlainTrainee, run_chunk
 from bernflow.fit import joint
 from bernflow.fit.settings import ADAM
 from bernflow.fit.steps import network_steps_at_once

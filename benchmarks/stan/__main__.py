@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 import bernflow as bf
-from bernflow.experiments.targets import BENCHMARKS
+from benchmarks.targets import BENCHMARKS
 from bernflow.models import as_model
 from bernflow.precision import use_precision
 from bernflow.target import Target

@@ -14,7 +14,7 @@ import numpy as np
 
 import bernflow as bf
 from benchmarks import records as kept
-from bernflow.experiments.accuracy.cases import all_cases
+from benchmarks.accuracy.cases import all_cases
 from bernflow.fit import engine
 from bernflow.fit.evaluation import log_weights_of, pick
 from bernflow.fit.loop import CYCLES, Trained, choose_cycles, go_through

@@ -27,7 +27,7 @@ NEEDS = {
 SLOW = {
     "bernflow.calibrate.api",
     "bernflow.calibrate.result",
-    "bernflow.experiments.melanoma.cnn",
+    "benchmarks.melanoma.cnn",
     "bernflow.fit.api.fit",
     "bernflow.numpyro.guide",
     "bernflow.plots.calibration",

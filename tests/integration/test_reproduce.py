@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from benchmarks.catalogue import EXPERIMENTS
 from bernflow.cli import main
-from bernflow.experiments.catalogue import EXPERIMENTS
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,9 @@ import warnings
 import pytest
 
 import bernflow as bf
+from benchmarks.targets import BENCHMARKS
 from bernflow.cli import main
 from bernflow.cli.app import COMMANDS
-from bernflow.experiments.targets import BENCHMARKS
 
 
 def run(capsys, *words):

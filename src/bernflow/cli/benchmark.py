@@ -5,23 +5,23 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.accuracy import page
+from benchmarks.accuracy.cases import GROUPS, all_cases
+from benchmarks.accuracy.methods import METHODS
+from benchmarks.accuracy.suite import TIERS, Options, Suite
+from benchmarks.adversarial import page as adversarial_page
+from benchmarks.adversarial import suite as adversarial
+from benchmarks.adversarial.catalogue import CASES, FAMILIES
+from benchmarks.models import page as models_page
+from benchmarks.models import suite as models
+from benchmarks.models.catalogue import catalogue
+from benchmarks.models.entry import GROUPS as MODEL_GROUPS
+from benchmarks.models.methods import METHODS as MODEL_METHODS
+from benchmarks.speed import page as speed_page
+from benchmarks.speed import suite as speed
+from benchmarks.speed.catalogue import PARTS
+from benchmarks.study.records import Record
 from bernflow.cli.command import Command
-from bernflow.experiments.accuracy import page
-from bernflow.experiments.accuracy.cases import GROUPS, all_cases
-from bernflow.experiments.accuracy.methods import METHODS
-from bernflow.experiments.accuracy.suite import TIERS, Options, Suite
-from bernflow.experiments.adversarial import page as adversarial_page
-from bernflow.experiments.adversarial import suite as adversarial
-from bernflow.experiments.adversarial.catalogue import CASES, FAMILIES
-from bernflow.experiments.models import page as models_page
-from bernflow.experiments.models import suite as models
-from bernflow.experiments.models.catalogue import catalogue
-from bernflow.experiments.models.entry import GROUPS as MODEL_GROUPS
-from bernflow.experiments.models.methods import METHODS as MODEL_METHODS
-from bernflow.experiments.speed import page as speed_page
-from bernflow.experiments.speed import suite as speed
-from bernflow.experiments.speed.catalogue import PARTS
-from bernflow.experiments.study.records import Record
 from bernflow.files import ensure_writable
 from bernflow.text import printable
 

@@ -4,8 +4,8 @@ import argparse
 import warnings
 from pathlib import Path
 
+from benchmarks.melanoma.prepare import prepare
 from bernflow.cli.command import Command
-from bernflow.experiments.melanoma.prepare import prepare
 
 MELANOMA = "melanoma"
 

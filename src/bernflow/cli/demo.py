@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import bernflow as bf
+from benchmarks.targets import BENCHMARKS
 from bernflow.cli.command import INTERRUPTED, OK, Command
 from bernflow.cli.printing import figure_lines, table_lines, wrapped
-from bernflow.experiments.targets import BENCHMARKS
 
 SHOWN = ("mu", "tau", "theta")
 NUM_DRAWS = 20_000

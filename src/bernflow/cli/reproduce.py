@@ -4,13 +4,13 @@ import argparse
 import os
 from pathlib import Path
 
+from benchmarks.catalogue import EXPERIMENTS
+from benchmarks.melanoma.experiment import DTYPE_VARIABLE, FULL_VARIABLE, MODELS_VARIABLE
+from benchmarks.melanoma.runs import DATA_VARIABLE
+from benchmarks.study.index import write_index
+from benchmarks.study.runner import run_experiments
 from bernflow.cli.command import Command
 from bernflow.errors import ArgumentError, BernflowError
-from bernflow.experiments.catalogue import EXPERIMENTS
-from bernflow.experiments.melanoma.experiment import DTYPE_VARIABLE, FULL_VARIABLE, MODELS_VARIABLE
-from bernflow.experiments.melanoma.runs import DATA_VARIABLE
-from bernflow.experiments.study.index import write_index
-from bernflow.experiments.study.runner import run_experiments
 
 ALL = "all"
 
