@@ -11,7 +11,7 @@ from benchmarks.accuracy.methods.ours import DEFAULTS
 from benchmarks.accuracy.page import short_status
 from benchmarks.accuracy.summary import best_method, goals, rows
 from benchmarks.study.records import load_records
-from bernflow.files import write_whole
+from benchmarks.study.writing import write_whole
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"

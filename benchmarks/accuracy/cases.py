@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.posteriordb.catalogue import POSTERIORS, Entry
 from benchmarks.posteriordb.reference import find_folder, load_data
 from benchmarks.targets import BENCHMARKS, Benchmark
-from bernflow.errors import ArgumentError
+from bernflow import ArgumentError
 
 PAPER, POSTERIORDB, STRESS = "paper", "posteriordb", "stress"
 GROUPS = {

@@ -13,8 +13,8 @@ from benchmarks.accuracy.columns import Columns, to_columns
 from benchmarks.accuracy.judge import errors, region_error, score
 from benchmarks.accuracy.methods import METHODS, Drawn, Fitted, RefusedError
 from benchmarks.study.plan import Result, Task
-from bernflow.errors import BernflowError
-from bernflow.versions import version_of
+from benchmarks.study.writing import version_of
+from bernflow import BernflowError
 
 # Draws for the evaluation must be none of those that the fit has seen: its keys are small integers.
 EVALUATION_SEED = 10_000

@@ -12,7 +12,7 @@ from benchmarks.accuracy.summary import Row, best_method, goals, rows
 from benchmarks.study.figures import write_figure
 from benchmarks.study.records import Record
 from benchmarks.study.tables import Table, number
-from bernflow.files import write_whole
+from benchmarks.study.writing import write_whole
 from bernflow.plots.style import house_style
 
 PICTURE = "accuracy"

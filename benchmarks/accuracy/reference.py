@@ -12,9 +12,9 @@ from benchmarks.accuracy.columns import Columns, to_columns
 from benchmarks.accuracy.methods import numpyro_nuts
 from benchmarks.posteriordb.reference import load_draws
 from benchmarks.study.arrays import read_arrays
+from benchmarks.study.writing import write_whole
 from benchmarks.targets import Benchmark
-from bernflow.errors import FileFormatError
-from bernflow.files import write_whole
+from bernflow import FileFormatError
 
 FOLDER = ".references"
 NUM_EXACT = 40_000

@@ -14,7 +14,7 @@ from benchmarks.accuracy.methods.ours import DEFAULTS
 from benchmarks.accuracy.processes import OUT_OF_TIME, run_apart
 from benchmarks.study.plan import Result, Task
 from benchmarks.study.records import Record, load_records, save_records
-from bernflow.errors import ArgumentError, FileFormatError
+from bernflow import ArgumentError, FileFormatError
 
 FILE = "accuracy.json"
 NOTES = (

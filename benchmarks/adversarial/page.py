@@ -8,8 +8,8 @@ from benchmarks.adversarial.catalogue import FAMILIES
 from benchmarks.adversarial.suite import FILE
 from benchmarks.study.records import Record
 from benchmarks.study.tables import Table
+from benchmarks.study.writing import write_whole
 from bernflow.diagnostics.verdict import VERDICTS
-from bernflow.files import write_whole
 
 INTRODUCTION = (
     "Posteriors of known answer, many of them with mass where a fit may not look, fitted with the defaults. A fit is "

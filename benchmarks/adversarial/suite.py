@@ -12,7 +12,7 @@ from benchmarks.adversarial.case import Case, errors_of
 from benchmarks.adversarial.catalogue import CASES, FAMILIES
 from benchmarks.models.stamp import stamp
 from benchmarks.study.records import Record, load_records, save_records
-from bernflow.errors import ArgumentError
+from bernflow import ArgumentError
 
 FILE = "adversarial.json"
 NUM_DRAWS = 40_000

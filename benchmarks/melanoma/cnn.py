@@ -31,7 +31,7 @@ from benchmarks.melanoma.layers import (
     running,
     tanh_norm_pool,
 )
-from bernflow.errors import ArgumentError
+from bernflow import ArgumentError
 from bernflow.keys import as_key
 from bernflow.models.network import Network
 

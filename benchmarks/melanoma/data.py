@@ -25,7 +25,7 @@ from tqdm.auto import tqdm
 from benchmarks.melanoma.extra import import_extra
 from benchmarks.melanoma.prepare import FILE, SIZE, WHERE
 from benchmarks.melanoma.split import PARTS, split_by_patient
-from bernflow.errors import ArgumentError, BernflowError, FileFormatError
+from bernflow import ArgumentError, BernflowError, FileFormatError
 
 COLUMNS = (
     "image_name",

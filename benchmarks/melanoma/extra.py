@@ -3,7 +3,7 @@
 import importlib
 from typing import Any
 
-from bernflow.errors import BernflowError
+from bernflow import BernflowError
 
 
 def import_extra(module: str) -> Any:

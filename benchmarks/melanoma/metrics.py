@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import norm, rankdata
 
-from bernflow.errors import ArgumentError
+from bernflow import ArgumentError
 
 LEVEL = 0.95
 

@@ -53,6 +53,11 @@ def run_chunk(
     return scan(step, trainee, (indices, keys))
 
 
+def steps_of_a_call() -> int:
+    """Return how many steps one call of `run_chunk` takes: a compiled loop of them, or single steps on a CPU."""
+    return network_steps_at_once()
+
+
 def train_plain(
     network: Network,
     batches: Batches,
@@ -72,7 +77,7 @@ def train_plain(
         rate: learning rate.
     """
     trainee = PlainTrainee(network.weights, network.state, RMSPROP.init(network.weights))
-    parts = -(-batches.steps_per_epoch // network_steps_at_once())
+    parts = -(-batches.steps_per_epoch // steps_of_a_call())
     length = batches.steps_per_epoch // parts
     lengths = [length] * (parts * epochs)
     losses: list[np.ndarray] = []

@@ -17,7 +17,7 @@ from tqdm.auto import tqdm
 
 from benchmarks.melanoma.extra import import_extra
 from benchmarks.melanoma.split import assign
-from bernflow.errors import ArgumentError, FileFormatError
+from bernflow import ArgumentError, FileFormatError
 
 SIZE = 128
 QUALITY = 88

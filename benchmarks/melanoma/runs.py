@@ -23,7 +23,7 @@ from benchmarks.melanoma.plain import RMSPROP, train_plain
 from benchmarks.melanoma.tables import load_m2
 from benchmarks.study.nuts import check_chains
 from benchmarks.study.plan import Result
-from bernflow.errors import BernflowError
+from bernflow import BernflowError
 from bernflow.fit.batches import Batches
 from bernflow.fit.deadline import Deadline
 from bernflow.fit.joint import JointTrainee

@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.models import collapsed, fields, grouped, real, sparse
 from benchmarks.models.data import find_folder, load_data
 from benchmarks.models.entry import GROUPS, REAL, SIMULATED, Entry, Sampling
-from bernflow.errors import ArgumentError
+from bernflow import ArgumentError
 
 # Name, data set, p, model, how the reference is sampled.
 _REAL: tuple[tuple[str, str, int, Callable[..., None], Sampling], ...] = (

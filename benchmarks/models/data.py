@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bernflow.errors import ArgumentError, FileFormatError
+from bernflow import ArgumentError, FileFormatError
 
 VARIABLE = "BERNFLOW_HIERARCHICAL"
 BESIDE_CHECKOUT = Path("shared", "data", "hierarchical")

@@ -10,7 +10,7 @@ from benchmarks.models.references import Reference, load
 from benchmarks.models.suite import FILE
 from benchmarks.study.records import Record
 from benchmarks.study.tables import Table, number
-from bernflow.files import write_whole
+from benchmarks.study.writing import write_whole
 
 INTRODUCTION = (
     "Each method fits each model in a new process, one after the other on the same machine. Cold: the first call, "

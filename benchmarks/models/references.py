@@ -23,9 +23,9 @@ from benchmarks.models.entry import Entry
 from benchmarks.models.moments import Moments, convergence_of, moments, unconstrain
 from benchmarks.models.stamp import stamp
 from benchmarks.study.arrays import read_arrays
+from benchmarks.study.writing import write_whole
+from bernflow import FileFormatError
 from bernflow.diagnostics.chains import ChainDiagnostics, judge_chains
-from bernflow.errors import FileFormatError
-from bernflow.files import write_whole
 
 FOLDER = "references"
 LONG = {"warmup": 1_500, "samples": 2_500}

@@ -18,8 +18,8 @@ from benchmarks.speed.suite import run_where_jax_computes
 from benchmarks.study.arrays import read_arrays
 from benchmarks.study.plan import Result, Task
 from benchmarks.study.records import Record, load_records, save_records
-from bernflow.errors import ArgumentError, FileFormatError
-from bernflow.files import write_whole
+from benchmarks.study.writing import write_whole
+from bernflow import ArgumentError, FileFormatError
 
 FILE = "models.json"
 # Moments of every fit, so that errors can be computed when a reference is made later.

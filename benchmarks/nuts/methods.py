@@ -12,7 +12,6 @@ from numpyro.infer import MCMC, NUTS
 import bernflow as bf
 from benchmarks.targets import BENCHMARKS
 from bernflow.diagnostics.chains import convergence
-from bernflow.precision import use_precision
 
 CHAINS = 4
 PLAIN_WARMUP = 1000
@@ -92,7 +91,7 @@ def _seconds(first, second):
 
 def _plain(benchmark, method, key, num, fits):
     """Run NumPyro's NUTS on the model as it stands."""
-    with use_precision("float64"):
+    with jax.enable_x64(True):
         args = tuple(jnp.asarray(a) for a in benchmark.args)
         kernel = NUTS(benchmark.model, target_accept_prob=PLAIN[method])
         mcmc = MCMC(

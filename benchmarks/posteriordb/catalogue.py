@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.posteriordb import numpyro_models, pymc_models
-from bernflow.errors import ArgumentError
+from bernflow import ArgumentError
 
 Draws = Mapping[str, np.ndarray]
 FRONT_ENDS = ("numpyro", "stan", "pymc")

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Float
 
 from benchmarks.posteriordb.catalogue import Entry
-from bernflow.errors import ArgumentError, FileFormatError
+from bernflow import ArgumentError, FileFormatError
 
 VARIABLE = "BERNFLOW_POSTERIORDB"
 BESIDE_CHECKOUT = Path("shared", "data", "posteriordb")

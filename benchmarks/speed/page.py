@@ -10,7 +10,7 @@ from benchmarks.speed.picture import draw
 from benchmarks.speed.suite import FILE, MACHINE
 from benchmarks.study.figures import write_figure
 from benchmarks.study.records import Record
-from bernflow.files import write_whole
+from benchmarks.study.writing import write_whole
 from bernflow.plots.style import house_style
 
 PICTURE = "speed"

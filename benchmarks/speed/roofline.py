@@ -16,9 +16,9 @@ from benchmarks.speed.training import JointTraining, Training, resolved, schools
 from benchmarks.study.plan import Result
 from benchmarks.study.records import Record
 from benchmarks.study.tables import Table
+from bernflow import Model
 from bernflow.fit.steps import network_steps_at_once
 from bernflow.fit.work import equations
-from bernflow.models import Model
 from bernflow.precision import use_precision
 
 CASE = "large steps"

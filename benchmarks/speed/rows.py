@@ -15,9 +15,9 @@ from benchmarks.speed.training import JointTraining, Training, regression, resol
 from benchmarks.study.plan import Result
 from benchmarks.study.records import Record
 from benchmarks.study.tables import Table
+from bernflow import Model
 from bernflow.fit import joint
 from bernflow.fit.jointly import DEFAULT_BATCH_SIZE
-from bernflow.models import Model
 from bernflow.precision import use_precision
 
 MEMORY, STREAMED = "rows in memory", "rows streamed from a file"

@@ -17,7 +17,7 @@ from benchmarks.speed.measure import machine_task, measure_task
 from benchmarks.speed.part import OK, SCALES, Part
 from benchmarks.study.plan import Result, Task
 from benchmarks.study.records import Record, load_records, save_records
-from bernflow.errors import ArgumentError, BernflowError, FileFormatError
+from bernflow import ArgumentError, BernflowError, FileFormatError
 
 FILE = "speed.json"
 MACHINE = "machine"

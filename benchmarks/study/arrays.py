@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bernflow.files import check_plain
+from benchmarks.study.writing import check_plain
 from bernflow.posterior.encoding import to_array
 
 # What an archive may unpack to: so many bytes, and so many times its own size.

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.study.methods import METHODS, TRUTH
 from benchmarks.study.plan import Result
-from bernflow.files import write_whole
+from benchmarks.study.writing import write_whole
 
 # Neighbouring orders of the polynomial get neighbouring colours; dark enough at the light end for a white page.
 ORDER_MAP = "viridis"

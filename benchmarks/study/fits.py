@@ -9,9 +9,9 @@ import bernflow as bf
 from benchmarks.study.methods import METHODS
 from benchmarks.study.plan import Result, Task
 from benchmarks.targets import BENCHMARKS
+from bernflow import Posterior
 from bernflow.diagnostics import psis
 from bernflow.flows.families import get_family
-from bernflow.posterior import Posterior
 
 # Draws for the evaluation must be none of those that the fit has seen: its keys are small integers.
 EVALUATION_KEY = 10_000

@@ -7,8 +7,8 @@ from numpyro.infer import MCMC, NUTS, init_to_uniform
 
 from benchmarks.study.plan import Result, Task
 from benchmarks.targets import BENCHMARKS, nn_mean
+from bernflow import BernflowError
 from bernflow.diagnostics.chains import MAX_RHAT, MIN_ESS, convergence
-from bernflow.errors import BernflowError
 
 FUNCTION = f"{__name__}:run_nuts"
 NUM_CHAINS = 4

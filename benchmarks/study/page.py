@@ -12,8 +12,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.study.figures import write_figure
 from benchmarks.study.tables import Table
-from bernflow.files import json_text, write_whole
-from bernflow.folders import write_folder
+from benchmarks.study.writing import json_text, write_folder, write_whole
 
 STYLE = """
 :root { color-scheme: light dark; --text: #1d1d1f; --paper: #ffffff; --line: #d9d9de; --muted: #5d5d66; }

@@ -6,8 +6,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from bernflow.files import json_text, read_plain, write_whole
-from bernflow.text import printable
+from benchmarks.study.writing import json_text, printable, read_plain, write_whole
 
 Record = dict[str, Any]
 # What tells records apart, and how each ended.

@@ -15,9 +15,9 @@ from tqdm.auto import tqdm
 from benchmarks.study.page import Page, write_page
 from benchmarks.study.plan import Experiment, Result, Results, Task
 from benchmarks.study.store import Store
-from bernflow.errors import BernflowError
+from benchmarks.study.writing import version_of
+from bernflow import BernflowError
 from bernflow.plots.style import house_style
-from bernflow.versions import version_of
 
 # Finished tasks lie here inside of the output folder, so that an interrupted run goes on.
 KEPT = ".kept"

@@ -7,8 +7,7 @@ import numpy as np
 
 from benchmarks.study.arrays import read_arrays
 from benchmarks.study.plan import Result, Task
-from bernflow.files import write_whole
-from bernflow.versions import version_of
+from benchmarks.study.writing import version_of, write_whole
 
 HEADER = "header"
 

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from benchmarks.targets import Benchmark
-from bernflow.errors import BernflowError
+from bernflow import BernflowError
 
 Settings = Mapping[str, Any]
 # What a table says of a training that ended in nothing.

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from benchmarks.accuracy.density import Density
 from benchmarks.accuracy.methods.base import Drawn, Fitted, Method, Settings
 from benchmarks.targets import Benchmark
-from bernflow.errors import BernflowError
+from bernflow import BernflowError
 
 # What blackjax says of its Pareto shape: reliable below the first, perhaps unreliable above the second.
 RELIABLE, UNRELIABLE = 0.5, 0.7

@@ -13,7 +13,7 @@ from numpyro.infer import SVI, Trace_ELBO, autoguide
 from benchmarks.accuracy.density import Density
 from benchmarks.accuracy.methods.base import DIVERGED, Drawn, Fitted, Method, RefusedError, Settings
 from benchmarks.targets import Benchmark
-from bernflow.errors import BernflowError
+from bernflow import BernflowError
 
 LABELS = {
     "AutoDiagonalNormal": "mean-field normal (NumPyro)",

@@ -3,7 +3,8 @@ import json
 
 import pytest
 
-from bernflow.cli import benchmark, main
+from benchmarks.commands import benchmark
+from bernflow.cli import main
 
 
 def runner(tasks, jobs, seconds):

@@ -9,8 +9,8 @@ from benchmarks.melanoma.experiment import DTYPE_VARIABLE, FULL_VARIABLE, MODELS
 from benchmarks.melanoma.runs import DATA_VARIABLE
 from benchmarks.study.index import write_index
 from benchmarks.study.runner import run_experiments
-from bernflow.cli.command import Command
-from bernflow.errors import ArgumentError, BernflowError
+from bernflow import ArgumentError, BernflowError
+from bernflow.cli import Command
 
 ALL = "all"
 

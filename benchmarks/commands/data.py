@@ -5,7 +5,7 @@ import warnings
 from pathlib import Path
 
 from benchmarks.melanoma.prepare import prepare
-from bernflow.cli.command import Command
+from bernflow.cli import Command
 
 MELANOMA = "melanoma"
 

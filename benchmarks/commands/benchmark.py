@@ -12,18 +12,23 @@ from benchmarks.accuracy.suite import TIERS, Options, Suite
 from benchmarks.adversarial import page as adversarial_page
 from benchmarks.adversarial import suite as adversarial
 from benchmarks.adversarial.catalogue import CASES, FAMILIES
+from benchmarks.exactness import suite as exactness
 from benchmarks.models import page as models_page
 from benchmarks.models import suite as models
 from benchmarks.models.catalogue import catalogue
 from benchmarks.models.entry import GROUPS as MODEL_GROUPS
 from benchmarks.models.methods import METHODS as MODEL_METHODS
+from benchmarks.nuts import suite as nuts
+from benchmarks.posteriordb import suite as posteriordb
+from benchmarks.semistructured import suite as semistructured
 from benchmarks.speed import page as speed_page
 from benchmarks.speed import suite as speed
 from benchmarks.speed.catalogue import PARTS
+from benchmarks.stan import suite as stan
+from benchmarks.stopping import suite as stopping
 from benchmarks.study.records import Record
-from bernflow.cli.command import Command
-from bernflow.files import ensure_writable
-from bernflow.text import printable
+from benchmarks.study.writing import ensure_writable, printable
+from bernflow.cli import Command
 
 
 def _say(line: str) -> None:
@@ -301,7 +306,18 @@ examples:
 )
 
 # Every suite is a command inside of this one.
-SUITES: tuple[Command, ...] = (ACCURACY, SPEED, MODELS, ADVERSARIAL)
+SUITES: tuple[Command, ...] = (
+    ACCURACY,
+    SPEED,
+    MODELS,
+    ADVERSARIAL,
+    posteriordb.COMMAND,
+    exactness.COMMAND,
+    nuts.COMMAND,
+    stopping.COMMAND,
+    stan.COMMAND,
+    semistructured.COMMAND,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
