@@ -10,6 +10,9 @@ from benchmarks.melanoma.cnn import augment, augmented, better_cnn, num_weights,
 from bernflow.errors import ArgumentError
 from bernflow.models.network import check_output, evaluate
 
+# Measurements at a tiny scale: nightly, as what they take is compilation.
+pytestmark = pytest.mark.slow
+
 SMALL = (32, 32, 3)
 
 

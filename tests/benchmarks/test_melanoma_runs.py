@@ -7,6 +7,9 @@ from benchmarks.melanoma.cnn import paper_cnn
 from benchmarks.melanoma.data import Melanoma
 from bernflow.errors import BernflowError
 
+# Measurements at a tiny scale: nightly, as what they take is compilation.
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def pictures(monkeypatch):

@@ -14,6 +14,9 @@ from benchmarks.accuracy.methods.blackjax_pathfinder import _usable
 from benchmarks.targets import BENCHMARKS, Benchmark
 from bernflow.fit.engine import num_starts
 
+# Measurements at a tiny scale: nightly, as what they take is compilation.
+pytestmark = pytest.mark.slow
+
 NUM = 4000
 GUIDE = {"steps": 600, "learning_rate": 0.05}
 FEW = {
@@ -33,13 +36,7 @@ def fitted(name, benchmark):
     return method.fit(benchmark, 0, {**settings, **few})
 
 
-# One method of each kind in the fast suite: what takes long is compilation.
-FAST = ("bernflow", "AutoIAFNormal", "pymc-advi")
-
-
-@pytest.mark.parametrize(
-    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in METHODS]
-)
+@pytest.mark.parametrize("name", METHODS)
 def test_draws_and_density(name, gaussian):
     fit = fitted(name, gaussian)
     drawn = fit.draw(NUM, 1)

@@ -1,7 +1,12 @@
 import json
 
+import pytest
+
 from benchmarks.accuracy.processes import OUT_OF_TIME, run_apart
 from benchmarks.study.plan import Task
+
+# Measurements at a tiny scale: nightly, as what they take is compilation.
+pytestmark = pytest.mark.slow
 
 
 def test_results_and_failures_come_back():

@@ -14,6 +14,9 @@ from benchmarks.models.entry import Entry, Sampling
 from bernflow.errors import ArgumentError, FileFormatError
 from bernflow.models import as_model
 
+# Measurements at a tiny scale: nightly, as what they take is compilation.
+pytestmark = pytest.mark.slow
+
 ENTRIES = catalogue()
 
 

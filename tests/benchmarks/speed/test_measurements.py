@@ -18,6 +18,9 @@ from bernflow.flows.wide import WideBernsteinFlow
 from bernflow.objectives import Noise, stratified_noise
 from bernflow.target import Target
 
+# Measurements at a tiny scale: nightly, as what they take is compilation.
+pytestmark = pytest.mark.slow
+
 TINY = SCALES["tiny"]
 
 
@@ -86,7 +89,6 @@ def test_rows_in_memory():
     assert run(rows.PART, rows.MEMORY, "100", **LIGHT)["dim"] == 4
 
 
-@pytest.mark.slow
 def test_rows_from_a_file():
     found = run(rows.PART, rows.STREAMED, "1000")
     assert found["file_bytes"] >= 1000 * 4 * 4
@@ -111,14 +113,12 @@ def test_compilations_are_counted():
         assert count.num == expected
 
 
-@pytest.mark.slow
 def test_a_second_fit_compiles_less():
     found = run(compiling.PART, compiling.FIT_CASE, compiling.SECOND, fit=PAPER)
     assert 0 <= found["second_compilations"] < found["first_compilations"]
     assert found["second_found"] == 0
 
 
-@pytest.mark.slow
 def test_a_cache_on_disk_is_found():
     # In a process of its own, as in the suite: JAX decides about its cache once, when it first compiles.
     task = measure_task("compile", compiling.FIT_CASE, compiling.CACHE, 0, {"fit": PAPER})
@@ -137,9 +137,7 @@ def test_pieces_of_a_step_are_timed(subject):
     assert run(profile.PART, "p = 4", subject, **LIGHT)["dim"] == 4
 
 
-@pytest.mark.parametrize(
-    ("dim", "kind"), [(4, BernsteinFlow), pytest.param(66, WideBernsteinFlow, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("dim", "kind"), [(4, BernsteinFlow), (66, WideBernsteinFlow)])
 def test_every_piece_depends_on_what_it_is_given(dim, kind):
     training = Training(lambda: schools(dim), {}, 1)
     with jax.enable_x64(True):
@@ -173,9 +171,7 @@ def test_operations_of_a_step_do_not_depend_on_the_length_of_a_chunk():
     assert flops(50) < 2 * flops(1)  # the noise of all steps is drawn at once
 
 
-@pytest.mark.parametrize(
-    "subject", [wall.OURS, *(pytest.param(name, marks=pytest.mark.slow) for name in (wall.IAF, "NUTS, vectorized"))]
-)
+@pytest.mark.parametrize("subject", [wall.OURS, wall.IAF, "NUTS, vectorized"])
 def test_wall_time_with_what_was_reached(subject):
     found = run(wall.PART, "toy-regression", subject, fit=PAPER)
     assert min(found["cold_seconds"], found["warm_seconds"]) > 0

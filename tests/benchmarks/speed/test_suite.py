@@ -201,6 +201,7 @@ def test_a_busy_machine_is_told(tmp_path):
     assert "not idle when the run began (load 3.5)" in page.markdown(one.sorted_records(), "c", False)
 
 
+@pytest.mark.slow
 def test_processes_compute_where_they_are_told():
     tasks = [Task(f"{machine.__name__}:describe", {})]
     ((_, found),) = suite.run_where_jax_computes(tasks, 1, 300)

@@ -12,7 +12,7 @@ from bernflow.target import Target
 
 DIM, ORDER = 10, 50
 # TensorFlow and its friends warn about each other while they are imported.
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.slow]
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["powers", "beta densities"])
