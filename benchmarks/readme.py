@@ -106,7 +106,7 @@ def repeated(target, results):
 
 def summary(records):
     """Return what all targets together say, and how many keys the medians are of."""
-    keys = {}
+    keys: dict[str, set[int]] = {}
     for record in records:
         if record["target"] in ROWS:
             keys.setdefault(record["method"], set()).add(record["key"])

@@ -3,6 +3,7 @@
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 from benchmarks.nuts import table
 from benchmarks.nuts.methods import CHAINS, METHODS, PLAIN_WARMUP, TRUTHS, run
@@ -53,7 +54,7 @@ def run_suite(options: argparse.Namespace) -> None:
     path = options.out / "nuts.json"
     records = {identity(r): r for r in load(path)}
     plan = [(t, m, k) for t in options.targets for k in range(options.keys) for m in options.methods]
-    fits = {}
+    fits: dict[Any, Any] = {}
     for count, (target, method, key) in enumerate(plan, start=1):
         if (target, method, key, options.num) in records and not options.fresh:
             continue

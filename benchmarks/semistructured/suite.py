@@ -37,7 +37,8 @@ def plain(options: argparse.Namespace, rows: dict[str, np.ndarray]) -> Callable[
     trainee = PlainTrainee(network.weights, network.state, RMSPROP.init(network.weights))
     keys = jax.random.split(jax.random.key(1), options.steps)
     data = {"images": jnp.asarray(rows["images"]), "y": jnp.asarray(rows["y"], jnp.float32)}
-    indices = np.random.default_rng(0).integers(0, len(rows["y"]), (options.steps, options.batch)).astype(np.int32)
+    chosen = np.random.default_rng(0).integers(0, len(rows["y"]), (options.steps, options.batch))
+    indices = jnp.asarray(chosen, jnp.int32)
     length = steps_of_a_call()
 
     def run() -> None:

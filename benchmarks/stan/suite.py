@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -93,14 +94,14 @@ def compare(name, options):
     program, to_data = PROGRAMS[name]
     data = benchmark.load()
     began = time.perf_counter()
-    models = {"stan": bf.from_stan(program, data=to_data(*data))}
-    record = {"seconds_from_stan": time.perf_counter() - began}
+    models: dict[str, Any] = {"stan": bf.from_stan(program, data=to_data(*data))}
+    record: dict[str, Any] = {"seconds_from_stan": time.perf_counter() - began}
     models["stan-callback"] = bf.from_stan(program, data=to_data(*data), callback=True)
     with jax.enable_x64(True):
         models["numpyro"] = as_model(benchmark.model, data)
         record["gradient_microseconds"] = {kind: time_gradients(model) for kind, model in models.items()}
     record["first_fit_seconds"] = {kind: time_fit(model, options.steps)[0] for kind, model in models.items()}
-    runs = {kind: [] for kind in models}
+    runs: dict[str, list] = {kind: [] for kind in models}
     for _ in range(options.rounds):
         for kind, model in models.items():  # in turn, so that all see the same load of the machine
             runs[kind].append(time_fit(model, options.steps))

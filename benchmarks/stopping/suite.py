@@ -83,7 +83,8 @@ def fit(benchmark, key, steps=None):
 
 def follow(benchmark, key):
     """Train with the defaults and go on; return the number of steps that a fit takes, and all ends of cycles."""
-    ends, taken = [], []
+    ends: list[dict] = []
+    taken: list[int] = []
 
     def go_on(begun, target, loop_key, method, *others):
         most = sum(cycle.length for cycle in choose_cycles(begun, target, method))
@@ -139,8 +140,10 @@ def is_early(record):
 def markdown(records):
     """Return one row per target, and what all of them say."""
     lines = ["# When training ends", "", *(f"* {note}" for note in NOTES), ""]
-    columns = ("target", "steps", "KL", f"KL after {LONGER} times the steps", "early", "late, median and most", "keys")
-    columns = (*columns, f"KL of a fit given {LONGER} times the steps")
+    columns = (
+        *("target", "steps", "KL", f"KL after {LONGER} times the steps", "early", "late, median and most", "keys"),
+        f"KL of a fit given {LONGER} times the steps",
+    )
     lines += [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for name in dict.fromkeys(record["target"] for record in records):
         runs = [record for record in records if record["target"] == name]

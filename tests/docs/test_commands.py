@@ -69,7 +69,7 @@ def commands():
 def clean(line):
     """Leave out a comment, and what only stands for a name."""
     line = re.split(r"\s{2,}#|\s#\s", line)[0].strip().removeprefix("$ ")
-    return re.sub(r"\b(NAME|RUN)\b", "cauchy", line)
+    return re.sub(r"\b(NAME|RUN)\b", "cauchy", line).replace("benchmark SUITE", "benchmark accuracy")
 
 
 def parts(command):

@@ -1,6 +1,6 @@
 """Commands that run the repository's package `benchmarks`: found in a checkout, else explained."""
 
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -68,7 +68,11 @@ def test_another_package_of_that_name_is_not_taken(tmp_path, monkeypatch):
     assert checkout.commands("reproduce") == checkout.STAND_INS
 
 
-def test_the_package_runs_as_a_module(tmp_path):
-    command = [sys.executable, "-m", "benchmarks", "benchmark", "speed", "--list"]
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert "roofline" in found.stdout
+def test_the_package_runs_as_a_module(capsys, monkeypatch):
+    for module, words in (("benchmarks", ["benchmark", "speed", "--list"]), ("benchmarks.nuts", ["--help"])):
+        monkeypatch.setattr(sys, "argv", [module, *words])
+        with pytest.raises(SystemExit, match="0"):
+            runpy.run_module(module, run_name="__main__")
+    out = capsys.readouterr().out
+    assert "roofline" in out
+    assert "usage: bernflow benchmark nuts" in out
