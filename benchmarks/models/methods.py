@@ -60,9 +60,10 @@ def measure_ours(entry: Entry, settings: Settings) -> Measured:
     post, cold = fit(0)
     warm = fit(1)[1] if cold <= settings["warm_limit"] else None
     judged = {name: getattr(post.diagnostics, name) for name in FIGURES}
+    at_start = post.settings.get("start_gradients")
     counts = {
-        "gradients": int(post.settings["training_gradients"]),
-        "start_gradients": post.settings.get("start_gradients"),
+        "gradients": int(post.settings["training_gradients"]) + (at_start or 0),
+        "start_gradients": at_start,
         "steps": int(post.settings["steps"]),
     }
     draws = post.draws(NUM_DRAWS, key=EVALUATION_SEED, deterministic=False)

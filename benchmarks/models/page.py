@@ -17,7 +17,8 @@ INTRODUCTION = (
     "compilation included and imports excluded. Warm: a second call in the same process with another key, where the "
     "first took at most two minutes. NUTS is NumPyro's with its defaults, four chains of 1,000 steps of warmup and "
     "1,000 draws; of vectorized and parallel chains the faster cold run is shown. Gradients of NUTS are the leapfrog "
-    "steps of all chains, warmup included; those of bernflow are the gradients of its training. Every measurement is "
+    "steps of all chains, warmup included; those of bernflow are the gradients of its training and of its search "
+    "for a structured start, where a product with the Hessian counts as two. Every measurement is "
     f"in [{FILE}]({FILE})."
 )
 ERRORS = (
@@ -104,7 +105,6 @@ def _cost(record: Record | None) -> list[float | int | str | None]:
 
 
 def _ratio(above: Record | None, below: Record | None, name: str) -> float | None:
-    # A fit that ended at its start has taken no gradients in training.
     return above[name] / below[name] if above and below and below[name] else None
 
 

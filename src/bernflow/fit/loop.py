@@ -72,7 +72,7 @@ NUM_CYCLES_WIDE = 4
 # Of a mixture every step needs inverses; near modes and along ridges few steps are enough.
 NUM_CYCLES_MIXTURE = 4
 # Where there is more to gain, only a cycle of such a length that was in vain is the last one; to a tolerance, always.
-LONG_CYCLE, LONG_CYCLE_TO_TOLERANCE = 2000, 1000
+LONG_CYCLE, LONG_CYCLE_TO_TOLERANCE = 2000, 500
 # To a tolerance: looked at often, because it may be met early.
 SHORT_CYCLES = tuple(map(Cycle, (250, 250, 500, 1000, 2000, 4000, 8000)))
 # From this share of effective draws on, importance weights can lead the fit into the tails.

@@ -62,8 +62,10 @@ def compare(
     nearer, nearer_error = _mean_and_error(before_it - distances(new))
     better = gain > error or (gain > -error and nearer > 0.0)
     visible = max(WORTHWHILE_GAIN, WORTHWHILE_SHARE_OF_TOLERANCE * (tolerance or 0.0))
-    least = max(visible, WORTHWHILE_SHARE * float(np.mean(before_it)), nearer_error)
-    worthwhile = gain > max(visible, error) or nearer > least
+    share = WORTHWHILE_SHARE * float(np.mean(before_it))
+    # To a tolerance, a cycle that covers so little of the distance does not lead there.
+    least_gain = visible if tolerance is None else max(visible, share)
+    worthwhile = gain > max(least_gain, error) or nearer > max(visible, share, nearer_error)
     return Comparison(better=bool(better), worthwhile=bool(better and worthwhile))
 
 

@@ -59,6 +59,13 @@ def test_to_a_tolerance_a_gain_that_nobody_could_see_is_not_worthwhile():
     assert compare(before, after, tolerance=0.01) == (True, False)
 
 
+def test_to_a_tolerance_a_gain_of_a_small_share_of_the_distance_is_not_worthwhile():
+    before, after = log_weights(1.0)[None], log_weights(1.0)[None] + 0.03
+    assert compare(before, after) == (True, True)
+    assert compare(before, after, tolerance=0.01) == (True, False)
+    assert compare(before, after + 0.1, tolerance=0.01) == (True, True)
+
+
 @pytest.mark.filterwarnings("ignore:bernflow")
 def test_training_ends_at_the_tolerance():
     # A skewed posterior: a Gaussian is 0.05 nats off.
