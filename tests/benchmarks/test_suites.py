@@ -22,6 +22,8 @@ TINY = {
     "stan": ("--models eight-schools-noncentered --rounds 1 --steps 10", "stan.json"),
     "stopping": ("--targets bernoulli --keys 1", "stopping.json"),
 }
+# More than ten seconds.
+SLOW = ("posteriordb", "semistructured", "stan")
 # Tests of these run their parts: test_suite.py of their folders.
 TESTED_ELSEWHERE = {"accuracy", "speed", "models", "adversarial"}
 
@@ -43,9 +45,8 @@ def test_every_suite_is_a_module_too():
         assert f"bernflow benchmark {name}`" in module.__doc__
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:bernflow")
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else []) for n in TINY])
 def test_a_suite_runs(name, tmp_path, capsys):
     if name == "stan":
         pytest.importorskip("httpstan")
