@@ -31,9 +31,9 @@ def fit(benchmark: Benchmark, key: int, settings: Settings) -> Fitted:
         return Drawn(post.draws(num, key=seed), post.log_weights(num, key=seed))
 
     training = int(made["training_gradients"])
-    start = made.get(
-        "start_gradients", 0 if made["family"] == PAPER else most_of_start(post.layout.dim, made["restarts"])
-    )
+    start = made.get("start_gradients")  # None where the fit has not counted them
+    if start is None:
+        start = 0 if made["family"] == PAPER else most_of_start(post.layout.dim, made["restarts"])
     return Fitted(
         draw,
         seconds,
