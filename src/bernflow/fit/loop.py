@@ -22,6 +22,7 @@ from bernflow.fit.stopping import (
     has_arrived,
     is_close,
     is_confirmed,
+    is_out_of_reach,
     is_within,
     look_closer,
 )
@@ -71,7 +72,8 @@ NUM_CYCLES_LARGE = 9
 NUM_CYCLES_WIDE = 4
 # Of a mixture every step needs inverses; near modes and along ridges few steps are enough.
 NUM_CYCLES_MIXTURE = 4
-# Where there is more to gain, only a cycle of such a length that was in vain is the last one; to a tolerance, always.
+# Where there is more to gain, only a cycle of such a length that was in vain is the last one. To a tolerance it is one
+# of the second length, and any where the tolerance is out of reach.
 LONG_CYCLE, LONG_CYCLE_TO_TOLERANCE = 2000, 500
 # To a tolerance: looked at often, because it may be met early.
 SHORT_CYCLES = tuple(map(Cycle, (250, 250, 500, 1000, 2000, 4000, 8000)))
@@ -285,9 +287,11 @@ def go_through(
                 continue
             log_weights = evaluated(after)
             step, judged = compare(weights, log_weights, method.tolerance), log_weights
-            may_end = length >= (0 if method.tolerance is None else LONG_CYCLE_TO_TOLERANCE)
+            out_of_reach = method.tolerance is not None and is_out_of_reach(best_of(log_weights), method.tolerance)
+            may_end = length >= (0 if method.tolerance is None or out_of_reach else LONG_CYCLE_TO_TOLERANCE)
             may_be_last = steps is None and may_end and not step.worthwhile
-            if weights is not None and may_be_last and pace.may_draw(2 * num_closer):
+            # Far from the tolerance the draws of the evaluation tell enough.
+            if weights is not None and may_be_last and not out_of_reach and pace.may_draw(2 * num_closer):
                 old = look_closer(trainee, weights, target, evaluation_key, method.tolerance)
                 new = look_closer(after, log_weights, target, evaluation_key, method.tolerance)
                 step = compare(old, new, method.tolerance)
@@ -299,7 +303,7 @@ def go_through(
             # One cycle of covering is due unless the tails are met already.
             khat_allowed = UNCOVERED_KHAT if cycle == 0 else COVERED_KHAT
             # After a bold cycle in vain the next one, at a low rate, may still gain.
-            is_long = length >= (LONG_CYCLE if method.tolerance is None else LONG_CYCLE_TO_TOLERANCE) and not bold
+            is_long = (length >= LONG_CYCLE and not bold) or method.tolerance is not None
             in_vain = may_end and not step.worthwhile and (is_close(best_of(judged)) or is_long)
             if goal is not None and cycle == 0 and distance(best_of(weights)) > goal:
                 in_vain = True

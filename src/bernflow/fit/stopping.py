@@ -25,6 +25,8 @@ NEGLIGIBLE = 1e-5
 SAFETY = 0.8
 # A fit that is farther from the posterior than so many nats is seldom good: who allows more does not ask for that.
 MAX_GOOD = 0.02
+# A fit that is farther away than so many tolerances, and comes no nearer, will not meet it.
+OUT_OF_REACH = 2.0
 # A cycle was worthwhile if it gained more nats than this, and than this share of the distance.
 WORTHWHILE_GAIN = 2e-4
 WORTHWHILE_SHARE = 0.05
@@ -92,6 +94,11 @@ def is_within(weights: Float[np.ndarray, " s"], tolerance: float) -> bool:
         return False
     # Where "good" is asked for, more draws than these decide on the tails.
     return tolerance <= MAX_GOOD or psis(weights)[1] < COVERED_KHAT
+
+
+def is_out_of_reach(weights: Float[np.ndarray, " s"], tolerance: float) -> bool:
+    """Tell whether a fit that gains nothing more is usable, though clearly farther away than the tolerance."""
+    return distance(weights) > OUT_OF_REACH * tolerance and judge(weights).verdict != "poor"
 
 
 def is_confirmed(

@@ -21,6 +21,7 @@ from bernflow.background import BackgroundJit, Effort, zeros_of
 from bernflow.errors import BernflowError
 from bernflow.fit import conditionals
 from bernflow.fit.ahead import prepare_steps
+from bernflow.fit.chained import chain_is_gaussian, nearest_chains
 from bernflow.fit.conditionals import Moments, conditional_moments
 from bernflow.fit.dense_start import averaged_design
 from bernflow.fit.global_flow import fit_globals, prepare_globals
@@ -140,22 +141,25 @@ def _with_small_blocks(
     """
     target, structure, settings, build = search
     at = _laplace_moments(target, structure, gaussian, _design(structure, gaussian, generator(key)))
-    has_shapes = not structure.chained and not are_gaussian(target, structure, at.at(slice(3)))
+    is_gaussian, nearest = (
+        (chain_is_gaussian, nearest_chains) if structure.chained else (are_gaussian, nearest_gaussians)
+    )
+    has_shapes = not is_gaussian(target, structure, at.at(slice(3)))
     if has_shapes or structure.chained or structure.num_leaders > MAX_GLOBALS:
         # Of other posteriors all is known that a fit needs; steps would be compiled in vain.
         prepare_all()
 
     def moments_of(globals_: Float[np.ndarray, "k c"]) -> Moments:
         found = _laplace_moments(target, structure, gaussian, globals_)
-        return nearest_gaussians(target, structure, found) if has_shapes else found
+        return nearest(target, structure, found) if has_shapes else found
 
     if has_shapes:
-        at = nearest_gaussians(target, structure, at)
+        at = nearest(target, structure, at)
     flow = build(gaussian)
     at = at.at(np.isfinite(at.log_density))
     leaders, at = fit_globals(flow.leaders, gaussian, at, list(structure.leaders), moments_of, settings, nth(key, 1))
     flow = eqx.tree_at(lambda f: (f.leaders, f.locals), flow, (leaders, regress(flow.locals, gaussian, at)))
-    if has_shapes and settings.base == "normal":
+    if has_shapes and not structure.chained and settings.base == "normal":
         flow = eqx.tree_at(lambda f: f.locals, flow, with_skewness(flow.locals, skewness(target, structure, at)))
     return flow
 
