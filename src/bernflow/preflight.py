@@ -21,7 +21,7 @@ from bernflow.precision import float_dtype
 from bernflow.target import Target
 
 
-def preflight(target: Target, starts: Float[Array, "k p"]) -> Float[np.ndarray, "usable p"]:
+def preflight(target: Target, starts: Float[Array | np.ndarray, "k p"]) -> Float[np.ndarray, "usable p"]:
     """Return the starts at which the log density and its gradient are finite.
 
     Args:
@@ -34,7 +34,9 @@ def preflight(target: Target, starts: Float[Array, "k p"]) -> Float[np.ndarray, 
     return _first_usable(target, [np.asarray(starts)])
 
 
-def usable_starts(target: Target, starts: Float[Array, "num p"], key: Key[Array, ""]) -> Float[np.ndarray, "num p"]:
+def usable_starts(
+    target: Target, starts: Float[Array | np.ndarray, "num p"], key: Key[Array, ""]
+) -> Float[np.ndarray, "num p"]:
     """Return as many starts as are given, all of them with a finite log density and gradient.
 
     Unusable starts are replaced by usable ones. If there are none, up to 100 more points are tried, uniform on (-2, 2)
@@ -78,7 +80,7 @@ def prepare(target: Target, num: int) -> None:
     draw_starts.prepare(target, *_candidates(target.dim, as_key(0), num))
 
 
-def starting_points(target: Target, key: Key[Array, ""], num: int) -> Float[Array, "num p"]:
+def starting_points(target: Target, key: Key[Array, ""], num: int) -> Float[Array | np.ndarray, "num p"]:
     """Choose candidate starts on the unconstrained scale.
 
     The user's own start comes first where there is one. Of the others, one half is uniform on (-2, 2), in mirrored

@@ -66,7 +66,7 @@ def interpolate(conditional: DenseConditional, gaussian: GlobalGaussian, average
     split = np.split(components, ends, 1)
     new = {name: part.reshape(-1, *shape) for part, (name, shape) in zip(split, shapes.items(), strict=True)}
     new |= {"center": center, "factor": factor, "inverse": inverse}
-    fixed = {name: Fixed(jnp.asarray(value)) for name, value in new.items()}
+    fixed: dict[str, Fixed] = {name: Fixed(jnp.asarray(value)) for name, value in new.items()}
     fixed["functions"] = Fixed(Interpolant(*map(jnp.asarray, vars(functions).values())))
     conditional = eqx.tree_at(lambda c: [getattr(c, name) for name in fixed], conditional, list(fixed.values()))
     return _skewed(conditional, np.median(averaged.skew, 0))
@@ -75,25 +75,25 @@ def interpolate(conditional: DenseConditional, gaussian: GlobalGaussian, average
 def fit_interpolant(u: Float[np.ndarray, "k c"], values: Float[np.ndarray, "k r"]) -> Interpolant:
     """Interpolate functions between points, with the widths at which the others predict every point best."""
     reach = np.stack([u.min(0) - BEYOND, u.max(0) + BEYOND])
-    best, error = (np.ones(u.shape[1]), NUGGETS[-1]), np.inf
+    best: tuple[np.ndarray, float] = (np.ones(u.shape[1]), NUGGETS[-1])
+    error = np.inf
     for nugget in NUGGETS:
         for width in WIDTHS:
             trial = np.full(u.shape[1], width), nugget
             found = _left_out_error(u, values, *trial)
             if found < error:
                 best, error = trial, found
-    for trial in _neighbors(best, u.shape[1]):
-        width = best[0] * trial
+    for factors in _neighbors(u.shape[1]):
+        width = best[0] * factors
         found = _left_out_error(u, values, width, best[1])
         if found < error:
             best, error = (width, best[1]), found
-    width, nugget = best
-    inverse = _inverse(u, width, nugget)
+    inverse = _inverse(u, *best)
     weights = inverse[:, : len(u)] @ values
-    return Interpolant(u, width, reach, weights)
+    return Interpolant(u, best[0], reach, weights)
 
 
-def _neighbors(best: tuple, num: int) -> Iterator[Float[np.ndarray, " c"]]:
+def _neighbors(num: int) -> Iterator[Float[np.ndarray, " c"]]:
     """Yield factors of single widths."""
     for i in range(num if num > 1 else 0):
         for factor in FACTORS:

@@ -112,7 +112,8 @@ class Conditional(AbstractFreeShapes):
 
     def color(self, given: Given, value: Float[Array, " n"]) -> tuple[Float[Array, " n"], Float[Array, ""]]:
         """Map values of the shapes to locals l; return l and log |dl/dvalue|."""
-        blocks, log_det = self.structure.by_block(value), 0.0
+        blocks = self.structure.by_block(value)
+        log_det: Any = 0.0
         if self.curved is not None:
             blocks, log_det = self.curved(blocks, self.structure.is_member)
         z = jnp.exp(given.log_scale) * (self.structure.flat(blocks) + given.shift)
@@ -176,7 +177,8 @@ class StructuredBernsteinFlow(AbstractScoredFlow):
     """
 
     leaders: BernsteinFlow
-    locals: Conditional | DenseConditional
+    # A Conditional or a DenseConditional: what `given` returns is only for the same of them.
+    locals: Any
     structure: Structure = eqx.field(static=True)
     dim: int = eqx.field(static=True)
 
@@ -197,9 +199,9 @@ class StructuredBernsteinFlow(AbstractScoredFlow):
         self.dim = structure.dim
         self.structure = structure
         self.leaders = BernsteinFlow(leader_key, TriangularAffine(loc, tril), order=order, width=width, noise=noise)
-        sizes = {"order": order, "width": width, "noise": noise}
+        sizes: dict[str, Any] = {"order": order, "width": width, "noise": noise}
         if is_one_dense_block(structure):
-            self.locals: DenseConditional | Conditional = DenseConditional(local_key, structure, **sizes)
+            self.locals = DenseConditional(local_key, structure, **sizes)
         else:
             views = plain_views(structure.num_leaders) if views is None else views
             self.locals = Conditional(local_key, structure, views, bounded, **sizes)
@@ -272,7 +274,7 @@ class StructuredBernsteinFlow(AbstractScoredFlow):
     def _split(self, values: Float[Array, " p"]) -> tuple[Float[Array, " c"], Float[Array, " n"]]:
         return values[: self.structure.num_leaders], values[self.structure.num_leaders :]
 
-    def _given(self, g: Float[Array, " c"]) -> Given:
+    def _given(self, g: Float[Array, " c"]) -> Any:
         return self.locals.given(g, self._standardized(g))
 
     def _standardized(self, g: Float[Array, " c"]) -> Float[Array, " c"]:
