@@ -148,6 +148,7 @@ def test_references_are_made_where_nothing_exact_is_known(tmp_path):
     assert [t.arguments["target"] for t in runner.tasks] == ["nn-regression"]
 
 
+@pytest.mark.slow
 def test_a_reference_is_kept_with_its_verdict(tmp_path, gaussian, case):
     settings = {"warmup": 300, "samples": 500, "target_accept_prob": 0.9, "dense_mass": True}
     hidden = cases.Case(cases.Benchmark("hidden", "Hidden", gaussian.model, tuple), cases.STRESS)

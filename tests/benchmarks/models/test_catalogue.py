@@ -22,6 +22,7 @@ def loaded(entry):
         pytest.skip(str(error))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ENTRIES)
 def test_density_is_finite_in_the_stated_dimension(name):
     entry = ENTRIES[name]
