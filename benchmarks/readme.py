@@ -6,12 +6,12 @@ Every figure comes from a file in results/. What was not measured is said to be 
 import csv
 from pathlib import Path
 
-from bernflow.experiments.accuracy.cases import all_cases
-from bernflow.experiments.accuracy.methods.ours import DEFAULTS
-from bernflow.experiments.accuracy.page import short_status
-from bernflow.experiments.accuracy.summary import best_method, goals, rows
-from bernflow.experiments.study.records import load_records
-from bernflow.files import write_whole
+from benchmarks.accuracy.cases import all_cases
+from benchmarks.accuracy.methods.ours import DEFAULTS
+from benchmarks.accuracy.page import short_status
+from benchmarks.accuracy.summary import best_method, goals, rows
+from benchmarks.study.records import load_records
+from benchmarks.study.writing import write_whole
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -106,7 +106,7 @@ def repeated(target, results):
 
 def summary(records):
     """Return what all targets together say, and how many keys the medians are of."""
-    keys = {}
+    keys: dict[str, set[int]] = {}
     for record in records:
         if record["target"] in ROWS:
             keys.setdefault(record["method"], set()).add(record["key"])

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from bernflow.experiments.study.records import load_records as load
-from bernflow.experiments.study.records import save_records
-from bernflow.files import write_whole
+from benchmarks.study.records import load_records as load
+from benchmarks.study.records import save_records
+from benchmarks.study.writing import write_whole
 
 __all__ = ["load", "save"]
 

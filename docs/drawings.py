@@ -127,7 +127,6 @@ PACKAGES = (
         ("plots", "figures"),
         ("report", "one page"),
         ("runs", "folders of fits"),
-        ("experiments", "the paper,\nbenchmarks"),
         ("cli", "bernflow ..."),
     ),
 )

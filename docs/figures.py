@@ -13,7 +13,7 @@ import numpyro.distributions as dist
 from matplotlib.figure import Figure
 
 import bernflow as bf
-from bernflow.experiments.targets import BENCHMARKS
+from bernflow.cli.demo import EFFECTS, ERRORS, eight_schools
 
 FOLDER = Path(__file__).parent / "assets" / "plots"
 SHOWN = ["mu", "tau", "theta[0]", "theta[1]"]
@@ -38,8 +38,7 @@ def line(x: np.ndarray, y: np.ndarray) -> None:
 
 def main(folder: Path = FOLDER) -> None:
     """Fit once and draw everything."""
-    benchmark = BENCHMARKS["eight-schools-noncentered"]
-    post = bf.fit(benchmark.model, *benchmark.args, progress=False)
+    post = bf.fit(eight_schools, EFFECTS, ERRORS, progress=False)
     run = post.to_nuts(num=4000, progress=False)
     exact = {name: draws.reshape(-1, *draws.shape[2:]) for name, draws in run.draws().items()}
     both = bf.compare({"flow": post, "NUTS": run})

@@ -1,4 +1,4 @@
 """NUTS with and without a fitted flow: what an effective draw costs, and whether it is right.
 
-Run `python -m benchmarks.nuts --help` from the root of the repository.
+Run `bernflow benchmark nuts --help` in a checkout.
 """

@@ -1,64 +1,8 @@
-"""Compare NUTS in the space of a fitted flow with NUTS on the model as it stands.
+"""`python -m benchmarks.nuts`: the same as `bernflow benchmark nuts`."""
 
-Run `python -m benchmarks.nuts [--targets ...] [--methods ...] [--keys 3] [--num 1000] [--out DIR]`.
-"""
-
-import argparse
 import sys
-from pathlib import Path
 
-from benchmarks.nuts import table
-from benchmarks.nuts.methods import CHAINS, METHODS, PLAIN_WARMUP, TRUTHS, run
-from benchmarks.records import load
-
-RESULTS = Path(__file__).parent / "results"
-NOTES = (
-    f"{CHAINS} chains, run together, in double precision on a CPU. Medians over the keys; every run is in the JSON "
-    "file. ESS and R-hat are those of the worst component, derived quantities included.",
-    f"plain: NumPyro's NUTS on the model, {PLAIN_WARMUP} steps of warmup, its default acceptance rate of 0.8, or 0.95.",
-    "flow: bf.fit with its defaults, then post.to_nuts() with its own (300 steps of warmup, acceptance rate 0.9).",
-    "poor fit: the mean-field Gaussian after 200 steps instead of the flow.",
-    "gradients: of the log density, of all chains, warmup and starting points included. Those of the fit stand apart: "
-    "steps times particles. A gradient through the flow costs more time than one of such a small model.",
-    "seconds: of a second run, less compilation (NumPyro's MCMC compiles again in every run, to_nuts does not); of the "
-    "first run, and of the fit, with compilation, the longest of the keys. Other work shared the machine: rough times.",
-    "P(neck): the share of draws of tau below 0.1, of v below -6.",
-)
-
-
-def parse(argv):
-    """Read the command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.nuts", description=__doc__.splitlines()[0])
-    parser.add_argument("--targets", nargs="+", choices=list(TRUTHS), default=list(TRUTHS), metavar="TARGET")
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), metavar="METHOD")
-    parser.add_argument("--keys", type=int, default=3, help="number of random keys: 0, 1, ... (default 3)")
-    parser.add_argument("--num", type=int, default=1000, help="draws per chain (default 1000)")
-    parser.add_argument("--fresh", action="store_true", help="repeat runs that are already in the results")
-    parser.add_argument("--out", type=Path, default=RESULTS, help=f"folder for the results (default {RESULTS})")
-    return parser.parse_args(argv)
-
-
-def identity(record):
-    """Return what two records of the same run have in common."""
-    return tuple(record[name] for name in ("target", "method", "key", "num"))
-
-
-def main(argv=None):
-    """Run what is missing, keep the rest, print the table."""
-    options = parse(argv)
-    path = options.out / "nuts.json"
-    records = {identity(r): r for r in load(path)}
-    plan = [(t, m, k) for t in options.targets for k in range(options.keys) for m in options.methods]
-    fits = {}
-    for count, (target, method, key) in enumerate(plan, start=1):
-        if (target, method, key, options.num) in records and not options.fresh:
-            continue
-        print(f"[{count}/{len(plan)}] {target}, {method}, key {key} ...", file=sys.stderr, flush=True)
-        record = run(target, method, key, options.num, fits)
-        records[identity(record)] = record
-        table.save(path, list(records.values()), NOTES)
-    print(table.markdown(list(records.values()), NOTES))
-
+from bernflow.cli import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(["benchmark", "nuts", *sys.argv[1:]]))

@@ -3,6 +3,7 @@
 import time
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +11,8 @@ import numpy as np
 from numpyro.infer import MCMC, NUTS
 
 import bernflow as bf
+from benchmarks.targets import BENCHMARKS
 from bernflow.diagnostics.chains import convergence
-from bernflow.experiments.targets import BENCHMARKS
-from bernflow.precision import use_precision
 
 CHAINS = 4
 PLAIN_WARMUP = 1000
@@ -38,7 +38,7 @@ TRUTHS = {
 }
 
 # What is fitted before NUTS runs in the space of the fit.
-FLOWS = {
+FLOWS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "flow": ({"tolerance": 0}, {}),
     "flow, blackjax": ({"tolerance": 0}, {"sampler": "blackjax"}),
     "flow, 1000 of warmup": ({"tolerance": 0}, {"warmup": 1000}),
@@ -60,9 +60,12 @@ def run(target, method, key, num, fits):
 class Clock:
     """Wall time since its start, and how much of it went into compilation."""
 
-    _compiled = 0.0
+    _compiled, _listens = 0.0, False
 
-    def __init__(self):
+    def __init__(self) -> None:
+        if not Clock._listens:
+            jax.monitoring.register_event_duration_secs_listener(Clock.hear)
+            Clock._listens = True
         self._began, self._compiled_before = time.perf_counter(), Clock._compiled
 
     def stop(self):
@@ -70,12 +73,10 @@ class Clock:
         self.compiling = Clock._compiled - self._compiled_before
 
     @classmethod
-    def hear(cls, event, duration, **_):
+    def hear(cls, event: str, duration_secs: float, **_: str | int) -> None:
+        """Add up the seconds of compilation."""
         if event.endswith(("/backend_compile_duration", "/jaxpr_to_mlir_module_duration")):
-            cls._compiled += duration
-
-
-jax.monitoring.register_event_duration_secs_listener(Clock.hear)
+            cls._compiled += duration_secs
 
 
 def _seconds(first, second):
@@ -92,7 +93,7 @@ def _seconds(first, second):
 
 def _plain(benchmark, method, key, num, fits):
     """Run NumPyro's NUTS on the model as it stands."""
-    with use_precision("float64"):
+    with jax.enable_x64(True):
         args = tuple(jnp.asarray(a) for a in benchmark.args)
         kernel = NUTS(benchmark.model, target_accept_prob=PLAIN[method])
         mcmc = MCMC(

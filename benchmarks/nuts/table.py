@@ -4,7 +4,7 @@ import statistics
 
 from benchmarks import records as kept
 from benchmarks.nuts.methods import METHODS, TRUTHS
-from bernflow.experiments.targets import BENCHMARKS
+from benchmarks.targets import BENCHMARKS
 
 COLUMNS = {
     "gradients": ("gradients", "{:,.0f}"),

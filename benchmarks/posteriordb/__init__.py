@@ -1,1 +1,1 @@
-"""Fits of real posteriors against the reference draws of posteriordb; run `python -m benchmarks.posteriordb`."""
+"""Fits of real posteriors against the reference draws of posteriordb; run `bernflow benchmark posteriordb`."""

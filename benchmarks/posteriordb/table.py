@@ -3,7 +3,7 @@
 import dataclasses
 
 from benchmarks import records as kept
-from bernflow.experiments.posteriordb.catalogue import FRONT_ENDS, POSTERIORS
+from benchmarks.posteriordb.catalogue import FRONT_ENDS, POSTERIORS
 
 HEADINGS = (
     "posterior",

@@ -1,4 +1,7 @@
-"""Folders that one process at a time works in."""
+"""Folders that one process at a time works in.
+
+The lock is on the folder itself, so that no file is left behind; filelock would need one in every folder.
+"""
 
 import contextlib
 import os

@@ -4,8 +4,6 @@ import ast
 import inspect
 from pathlib import Path
 
-import pytest
-
 import bernflow
 
 SRC = Path(bernflow.__file__).parent
@@ -41,7 +39,6 @@ LAYERS = (
     ("plots",),
     ("report",),
     ("runs",),
-    ("experiments",),
     ("cli",),
 )
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
@@ -56,7 +53,12 @@ ALLOWED_UPWARD = {
 MAX_LINES = 400
 
 FILES = sorted(SRC.rglob("*.py"))
-IDS = [str(path.relative_to(SRC)) for path in FILES]
+
+
+def by_file(check, files=FILES):
+    """Return what a check finds, file by file; one test reads all of them."""
+    found = {str(path.relative_to(SRC)): list(check(path)) for path in files}
+    return {name: findings for name, findings in found.items() if findings}
 
 
 def package_of(path):
@@ -101,9 +103,8 @@ def test_every_package_has_a_place():
     assert {package_of(path) for path in FILES} - {"__init__", "__main__"} <= set(RANK)
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if package_of(p) in RANK], ids=str)
-def test_imports_point_to_the_left(path):
-    assert upward_imports(path) == []
+def test_imports_point_to_the_left():
+    assert by_file(upward_imports, [path for path in FILES if package_of(path) in RANK]) == {}
 
 
 def test_an_upward_import_is_seen(monkeypatch):
@@ -125,9 +126,9 @@ def test_the_plot_delegate_is_the_only_way_from_posterior_to_plots():
     assert all(function is not None for _, function, _ in found)
 
 
-@pytest.mark.parametrize("path", FILES, ids=IDS)
-def test_modules_are_short(path):
-    assert len(path.read_text().splitlines()) <= MAX_LINES
+def test_modules_are_short():
+    lengths = {str(path.relative_to(SRC)): len(path.read_text().splitlines()) for path in FILES}
+    assert {name: length for name, length in lengths.items() if length > MAX_LINES} == {}
 
 
 # What they read can execute code.
@@ -152,14 +153,12 @@ def execution_of_data(source):
             yield f"calls {function}"
 
 
-@pytest.mark.parametrize("path", FILES, ids=IDS)
-def test_nothing_that_is_read_is_executed(path):
-    assert list(execution_of_data(path.read_text())) == []
+def test_nothing_that_is_read_is_executed():
+    assert by_file(lambda path: execution_of_data(path.read_text())) == {}
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
+def test_an_execution_of_data_is_seen():
+    sources = (
         "import pickle",
         "def f():\n    from marshal import loads",
         "import joblib.numpy_pickle",
@@ -168,10 +167,8 @@ def test_nothing_that_is_read_is_executed(path):
         "numpy.load(path, allow_pickle=True)",
         "np.lib.format.read_array(file, allow_pickle=flag)",
         "eval(text)",
-    ],
-)
-def test_an_execution_of_data_is_seen(source):
-    assert list(execution_of_data(source))
+    )
+    assert [source for source in sources if not list(execution_of_data(source))] == []
 
 
 def lasting_functions(source):
@@ -187,26 +184,24 @@ def lasting_functions(source):
     return list(visit(ast.parse(source)))
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if package_of(p) != "experiments"], ids=str)
-def test_lasting_functions_can_be_cleared(path):
+def test_lasting_functions_can_be_cleared():
     """They are compiled by `bernflow.compiled`, which knows them."""
-    assert lasting_functions(path.read_text()) == []
+    assert by_file(lambda path: lasting_functions(path.read_text())) == {}
 
 
-@pytest.mark.parametrize(
-    "source", ["@jax.jit\ndef f(x): ...", "@partial(jax.jit, inline=True)\ndef f(x): ...", "f = eqx.filter_jit(g)"]
-)
-def test_a_lasting_function_is_seen(source):
-    assert lasting_functions(source)
+def test_a_lasting_function_is_seen():
+    for source in (
+        "@jax.jit\ndef f(x): ...",
+        "@partial(jax.jit, inline=True)\ndef f(x): ...",
+        "f = eqx.filter_jit(g)",
+    ):
+        assert lasting_functions(source)
 
 
 def test_no_module_is_called_utils():
     assert not [path for path in FILES if path.stem in ("utils", "helpers", "misc")]
 
 
-@pytest.mark.parametrize("name", bernflow.__all__)
-def test_public_names_have_a_docstring_of_their_own(name):
-    thing = getattr(bernflow, name)
-    text = inspect.cleandoc(thing.__doc__ or "")
-    assert text
-    assert text.splitlines()[0].endswith((".", "?"))
+def test_public_names_have_a_docstring_of_their_own():
+    texts = {name: inspect.cleandoc(getattr(bernflow, name).__doc__ or "\n") for name in bernflow.__all__}
+    assert [name for name, text in texts.items() if not text.split("\n")[0].endswith((".", "?"))] == []

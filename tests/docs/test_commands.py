@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.commands import COMMANDS as OTHERS
+from benchmarks.commands.benchmark import SUITES
 from bernflow.cli import main
 from bernflow.cli.app import COMMANDS, make_parser
-from bernflow.cli.benchmark import SUITES
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -31,7 +32,7 @@ REASONS = {
     r"pip install .*": INSTALLS,
     r"make .*": MAKE,
     r"\.ci/run": "runs this very suite",
-    r"bernflow benchmark (accuracy|speed|models|adversarial)(?! --list).*": HOURS,
+    r"bernflow benchmark \w+\b(?! --list).*": HOURS,
     r"bernflow reproduce (?!--list).*": HOURS,
     r"bernflow data melanoma .*": "needs pictures that are downloaded by hand; the tests of the experiment run it",
     r"bernflow fit \S+\.stan .*": STAN,
@@ -59,7 +60,7 @@ def commands():
         prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
         lines += [span for span in re.findall(r"`([^`\n]+)`", prose) if re.match(r"(bernflow|make|python|pip) ", span)]
         found |= {line: str(page.relative_to(ROOT)) for line in map(clean, lines) if line}
-    for command in (*COMMANDS, *SUITES):
+    for command in (*COMMANDS, *OTHERS, *SUITES):
         examples = re.findall(r"^  (bernflow [^\n]+)", command.epilog, flags=re.MULTILINE)
         found = {**{clean(line): f"bernflow {command.name} --help" for line in examples}, **found}
     return found
@@ -68,7 +69,7 @@ def commands():
 def clean(line):
     """Leave out a comment, and what only stands for a name."""
     line = re.split(r"\s{2,}#|\s#\s", line)[0].strip().removeprefix("$ ")
-    return re.sub(r"\b(NAME|RUN)\b", "cauchy", line)
+    return re.sub(r"\b(NAME|RUN)\b", "cauchy", line).replace("benchmark SUITE", "benchmark accuracy")
 
 
 def parts(command):

@@ -9,12 +9,14 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 
+import benchmarks
 import bernflow as bf
 
-SOURCE = Path(bf.__file__).parent
+PACKAGES = (Path(bf.__file__).parent, Path(benchmarks.__file__).parent)
 MODULES = sorted(
-    ".".join(("bernflow", *path.relative_to(SOURCE).with_suffix("").parts))
-    for path in SOURCE.rglob("*.py")
+    ".".join(path.relative_to(package.parent).with_suffix("").parts)
+    for package in PACKAGES
+    for path in package.rglob("*.py")
     if ">>> " in path.read_text(encoding="utf-8")
 )
 # Modules whose examples need an optional package.
@@ -27,7 +29,7 @@ NEEDS = {
 SLOW = {
     "bernflow.calibrate.api",
     "bernflow.calibrate.result",
-    "bernflow.experiments.melanoma.cnn",
+    "benchmarks.melanoma.cnn",
     "bernflow.fit.api.fit",
     "bernflow.numpyro.guide",
     "bernflow.plots.calibration",

@@ -4,11 +4,12 @@ import re
 
 import pytest
 
+from benchmarks.commands import COMMANDS as OTHERS
+from benchmarks.commands.benchmark import SUITES
 from bernflow.cli import main
 from bernflow.cli.app import COMMANDS
-from bernflow.cli.benchmark import SUITES
 
-NAMES = [(command.name,) for command in COMMANDS] + [("benchmark", suite.name) for suite in SUITES]
+NAMES = [(command.name,) for command in (*COMMANDS, *OTHERS)] + [("benchmark", suite.name) for suite in SUITES]
 COLUMNS = 100
 
 

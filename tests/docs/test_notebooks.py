@@ -23,6 +23,8 @@ def load(path):
 
 notebooks, outputs_of = (load(ROOT / "docs" / f"{name}.py") for name in ("notebooks", "outputs"))
 PAGES = {page.stem: page for page in notebooks.pages()}
+# Run at small settings in the fast suite; the others in the slow one.
+FAST = ("regression", "eight-schools", "separate-modes")
 # Tutorials need more than the packages that are always there.
 NEEDS = {"stan": "httpstan", "pymc": "pymc", "pictures-and-a-table": "formulaic"}
 
@@ -99,7 +101,7 @@ def quick_compilation():
 # The verdict on so short a fit is poor, and a warning says so.
 @pytest.mark.filterwarnings("ignore:bernflow. Poor")
 @pytest.mark.usefixtures("quick_compilation")
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in FAST else pytest.mark.slow) for n in PAGES])
 def test_a_notebook_runs_at_small_settings(name, monkeypatch, tmp_path):
     # In this process: a kernel would have to import everything anew.
     shells = pytest.importorskip("IPython.core.interactiveshell")

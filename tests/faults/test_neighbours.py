@@ -94,10 +94,7 @@ def check(cells):
     ("neighbour", "order", "fronts", "kinds"),
     [
         ("NUTS", "before", NUMPYRO, ("numpy",)),
-        ("NUTS", "after", ("NumPyro closure",), ("numpy",)),
         ("float64 fit", "before", ("NumPyro closure",), ("numpy", "jax64")),
-        ("jitted function", "after", ("from_log_density", "bf.Model closure"), ("numpy",)),
-        ("PyMC", "after", ("from_pymc",), ("numpy",)),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -10,7 +10,7 @@ from arviz_stats import loo
 from numpyro.infer.util import log_density
 
 import bernflow as bf
-from bernflow.experiments.targets import BENCHMARKS
+from benchmarks.targets import BENCHMARKS
 from bernflow.models.pymc.convert import MinibatchPyMCModel
 
 BENCHMARK = BENCHMARKS["eight-schools-noncentered"]

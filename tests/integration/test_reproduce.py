@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from benchmarks.catalogue import EXPERIMENTS
 from bernflow.cli import main
-from bernflow.experiments.catalogue import EXPERIMENTS
 
 
 @pytest.fixture(scope="module")
@@ -15,13 +15,8 @@ def out(tmp_path_factory):
     return tmp_path_factory.mktemp("results")
 
 
-# The others compile for minutes.
-QUICK = ("bernoulli",)
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in EXPERIMENTS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXPERIMENTS)
 def test_experiment(name, out, capsys):
     pytest.importorskip("flowjax")
     assert main(["reproduce", name, "--tiny", "--quiet", "--out", str(out)]) == 0

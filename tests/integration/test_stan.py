@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import bernflow as bf
+from benchmarks.targets import BENCHMARKS
 from bernflow.errors import ModelError
-from bernflow.experiments.targets import BENCHMARKS
 from bernflow.models import as_model
 from bernflow.models.stan import library as library_module
 from bernflow.models.stan.instance import Operation

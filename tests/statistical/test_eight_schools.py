@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import bernflow as bf
-from bernflow.experiments.targets import BENCHMARKS, FUNNEL_SD
+from benchmarks.targets import BENCHMARKS, FUNNEL_SD
 
 NUM = 20_000
 # E[tau] by quadrature over log tau, with mu and the effects integrated out; the published script's draws have 0.55.

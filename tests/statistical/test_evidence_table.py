@@ -13,7 +13,7 @@ import pytest
 from scipy import integrate, stats
 
 import bernflow as bf
-from bernflow.experiments.exactness import MODELS, examine
+from benchmarks.exactness import MODELS, examine
 from bernflow.models import as_model
 
 MAX_KHAT = 0.7

@@ -16,7 +16,7 @@ from arviz_stats.base import array_stats
 from scipy import stats
 
 import bernflow as bf
-from bernflow.experiments.targets import BENCHMARKS, FUNNEL_SD
+from benchmarks.targets import BENCHMARKS, FUNNEL_SD
 from bernflow.flows.affine import DiagonalAffine
 from bernflow.flows.gaussian import LocationScale
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import integrate
 
-from bernflow.experiments.stress import STRESS
-from bernflow.experiments.stress.shapes import mode_centers, mode_weights
+from benchmarks.stress import STRESS
+from benchmarks.stress.shapes import mode_centers, mode_weights
 from bernflow.models import as_model
 from bernflow.target import Target
 

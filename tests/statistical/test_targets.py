@@ -18,7 +18,7 @@ from numpyro.infer.util import log_density
 from scipy import integrate, stats
 from scipy.special import logsumexp
 
-from bernflow.experiments.targets import BENCHMARKS, FUNNEL_DIM, FUNNEL_SD
+from benchmarks.targets import BENCHMARKS, FUNNEL_DIM, FUNNEL_SD
 
 DRAWS = Path(__file__).parents[3] / "shared" / "data" / "posteriordb" / "draws"
 

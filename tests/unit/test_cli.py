@@ -6,7 +6,7 @@ import pytest
 import bernflow as bf
 from bernflow.cli import main
 from bernflow.cli.app import COMMANDS
-from bernflow.experiments.targets import BENCHMARKS
+from bernflow.cli.demo import EFFECTS, ERRORS, eight_schools
 
 
 def run(capsys, *words):
@@ -101,10 +101,9 @@ def test_errors_of_the_program_itself_are_not_hidden(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def posterior():
-    benchmark = BENCHMARKS["eight-schools-noncentered"]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="bernflow: Poor")
-        return bf.fit(benchmark.model, *benchmark.args, key=3, family="gaussian", steps=50, progress=False)
+        return bf.fit(eight_schools, EFFECTS, ERRORS, key=3, family="gaussian", steps=50, progress=False)
 
 
 @pytest.mark.parametrize("quiet", [False, True])
@@ -142,24 +141,3 @@ def test_demo(capsys, tmp_path, monkeypatch, quiet, posterior):
         assert "theta_trans" not in out
         printed = out.replace(str(folder), "demo").splitlines()
         assert max(map(len, printed)) <= 80
-
-
-def test_reproduce_lists_the_experiments(capsys):
-    code, out, _ = run(capsys, "reproduce", "--list")
-    assert code == 0
-    for name in ("bernoulli", "cauchy", "toy-regression", "diamonds", "eight-schools", "khat-table", "nn-regression"):
-        assert f"\n{name} " in f"\n{out}"
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ((), "Name an experiment, or all: bernoulli"),
-        (("frobnicate",), "There is no experiment frobnicate: expected all, or bernoulli"),
-        (("bernoulli", "--jobs", "0"), "--jobs 0: expected a whole number of at least 1."),
-    ],
-)
-def test_reproduce_refuses_what_it_cannot_do(capsys, words, message):
-    code, out, err = run(capsys, "reproduce", *words)
-    assert (code, out) == (1, "")
-    assert message in err

@@ -1,5 +1,6 @@
 """The command line."""
 
 from bernflow.cli.app import main
+from bernflow.cli.command import Command
 
-__all__ = ["main"]
+__all__ = ["Command", "main"]

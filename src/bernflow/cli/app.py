@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from bernflow.cli import benchmark, compare, completion, data, demo, doctor, fit, report, reproduce, summary
+from bernflow.cli import checkout, compare, completion, demo, doctor, fit, report, summary
 from bernflow.cli.command import ERROR, INTERRUPTED, OK, USAGE, Command
 from bernflow.errors import BernflowError
 from bernflow.nearest import nearest
@@ -21,9 +21,6 @@ COMMANDS: tuple[Command, ...] = (
     summary.COMMAND,
     compare.COMMAND,
     report.COMMAND,
-    reproduce.COMMAND,
-    benchmark.COMMAND,
-    data.COMMAND,
     doctor.COMMAND,
     completion.COMMAND,
 )
@@ -39,10 +36,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0 if all went well, 1 after an error, 2 if the command line is wrong, 3 after a fit that is poor, 130 if
         interrupted.
     """
-    parser = make_parser()
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    parser = make_parser(checkout.commands(words[0] if words else ""))
     try:
-        options, unknown = parser.parse_known_args(arguments)
-        if unknown:
+        options, unknown = parser.parse_known_args(words)
+        if unknown and options.command not in checkout.STAND_INS:
             _refuse(options.parser, unknown)
         if options.command is None:
             parser.print_help(sys.stderr)
@@ -87,7 +85,7 @@ class _Formatter(argparse.HelpFormatter):
 
     def __init__(self, prog: str):
         super().__init__(prog, max_help_position=28)
-        self._action_max_length = max(len(command.name) for command in COMMANDS) + 6
+        self._action_max_length = max(len(command.name) for command in (*COMMANDS, *checkout.STAND_INS)) + 6
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         # Options and names of folders have hyphens, at which no line should end.
@@ -109,8 +107,13 @@ class _Parser(argparse.ArgumentParser):
         raise argparse.ArgumentError(action, f"there is no {value!r}: expected one of {', '.join(known)}.{guess}")
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Describe the command line."""
+def make_parser(others: Sequence[Command] | None = None) -> argparse.ArgumentParser:
+    """Describe the command line.
+
+    Args:
+        others: the commands beside `COMMANDS`; those of the checkout that bernflow runs from, if None.
+    """
+    others = checkout.commands() if others is None else others
     parser = _Parser(
         prog="bernflow",
         description="Bayesian inference with Bernstein flows: a posterior by optimization, with a verdict on it.",
@@ -127,7 +130,7 @@ first steps:
     parser.add_argument("--version", action="version", version=f"bernflow {version_of('bernflow')}")
     parser.set_defaults(command=None, parser=parser)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for command in COMMANDS:
+    for command in (*COMMANDS, *others):
         details = commands.add_parser(
             command.name,
             help=command.summary,

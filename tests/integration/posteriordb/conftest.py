@@ -1,7 +1,7 @@
 import pytest
 
+from benchmarks.posteriordb.reference import find_folder
 from bernflow.errors import ArgumentError
-from bernflow.experiments.posteriordb.reference import find_folder
 
 
 @pytest.fixture(scope="session")

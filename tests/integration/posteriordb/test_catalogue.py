@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from benchmarks.posteriordb.catalogue import FRONT_ENDS, POSTERIORS, build
 from bernflow.errors import ArgumentError
-from bernflow.experiments.posteriordb.catalogue import FRONT_ENDS, POSTERIORS, build
 
 SCHOOLS = POSTERIORS["eight_schools-eight_schools_noncentered"]
 

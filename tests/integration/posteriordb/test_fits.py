@@ -3,9 +3,9 @@
 import pytest
 
 import bernflow as bf
+from benchmarks.posteriordb.catalogue import POSTERIORS, build
+from benchmarks.posteriordb.reference import load_data, load_draws
 from bernflow.diagnostics.agreement import compare
-from bernflow.experiments.posteriordb.catalogue import POSTERIORS, build
-from bernflow.experiments.posteriordb.reference import load_data, load_draws
 
 
 @pytest.mark.slow

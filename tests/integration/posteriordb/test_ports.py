@@ -8,10 +8,10 @@ import pytest
 from numpyro.infer import MCMC, NUTS, init_to_uniform
 from scipy.integrate import solve_ivp
 
+from benchmarks.posteriordb.catalogue import POSTERIORS, build
+from benchmarks.posteriordb.numpyro_models import log_populations
+from benchmarks.posteriordb.reference import load_data, load_draws
 from bernflow.diagnostics.agreement import compare
-from bernflow.experiments.posteriordb.catalogue import POSTERIORS, build
-from bernflow.experiments.posteriordb.numpyro_models import log_populations
-from bernflow.experiments.posteriordb.reference import load_data, load_draws
 from bernflow.models import as_model
 from bernflow.models.stan.build import Program, translate
 from bernflow.precision import use_precision

@@ -6,9 +6,9 @@ import zipfile
 import numpy as np
 import pytest
 
+from benchmarks.posteriordb.catalogue import POSTERIORS
+from benchmarks.posteriordb.reference import VARIABLE, find_folder, load_data, load_draws
 from bernflow.errors import ArgumentError, FileFormatError
-from bernflow.experiments.posteriordb.catalogue import POSTERIORS
-from bernflow.experiments.posteriordb.reference import VARIABLE, find_folder, load_data, load_draws
 
 SCHOOLS = POSTERIORS["eight_schools-eight_schools_noncentered"]
 

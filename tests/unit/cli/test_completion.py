@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from bernflow.cli import main
+from bernflow.cli import checkout, main
 from bernflow.cli.app import COMMANDS, make_parser
 from bernflow.cli.completion import describe
 from bernflow.cli.shells import SHELLS
@@ -33,7 +33,7 @@ def test_bash_completes_commands_options_values_and_files(capsys, tmp_path):
     def complete(*words):
         return completed(text, tmp_path, "bernflow", *words)
 
-    names = [command.name for command in COMMANDS]
+    names = [command.name for command in (*COMMANDS, *checkout.commands())]
     assert set(names) <= set(complete(""))
     assert complete("d") == [name for name in names if name.startswith("d")]
     assert complete("completion", "z") == ["zsh"]

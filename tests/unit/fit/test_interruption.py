@@ -167,7 +167,7 @@ def test_other_threads_hold_nothing_back():
 
 
 def test_half_a_fit_is_no_result_of_an_experiment(monkeypatch):
-    from bernflow.experiments.study import fits
+    from benchmarks.study import fits
 
     monkeypatch.setattr(bf, "fit", lambda *args, **kwargs: SimpleNamespace(settings={"interrupted": True}))
     with pytest.raises(KeyboardInterrupt):

@@ -8,7 +8,7 @@ import numpyro.distributions as dist
 import pytest
 
 import bernflow as bf
-from bernflow.experiments.targets import BENCHMARKS
+from benchmarks.targets import BENCHMARKS
 from bernflow.fit.start import find_start
 from bernflow.models import as_model
 from bernflow.preflight import preflight, starting_points

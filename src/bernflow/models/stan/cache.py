@@ -49,7 +49,10 @@ def cache_folder() -> Path:
 
 
 def default_folder() -> Path:
-    """Return where compiled programs are kept if nothing is wrong with that folder; it may not exist yet."""
+    """Return where compiled programs are kept if nothing is wrong with that folder; it may not exist yet.
+
+    Not by platformdirs, which ignores a relative `XDG_CACHE_HOME` and would replace four lines by a dependency.
+    """
     given = os.environ.get(VARIABLE)
     if given:
         return Path(given).expanduser().absolute() / "stan"

@@ -1,0 +1,163 @@
+"""The page of the results: times and gradients, then verdicts and errors, then the references."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.models.catalogue import catalogue
+from benchmarks.models.measure import OK
+from benchmarks.models.methods import GAUSSIAN, METHODS, NUTS, OURS
+from benchmarks.models.references import Reference, load
+from benchmarks.models.suite import FILE
+from benchmarks.study.records import Record
+from benchmarks.study.tables import Table, number
+from benchmarks.study.writing import write_whole
+
+INTRODUCTION = (
+    "Each method fits each model in a new process, one after the other on the same machine. Cold: the first call, "
+    "compilation included and imports excluded. Warm: a second call in the same process with another key, where the "
+    "first took at most two minutes. NUTS is NumPyro's with its defaults, four chains of 1,000 steps of warmup and "
+    "1,000 draws; of vectorized and parallel chains the faster cold run is shown. Gradients of NUTS are the leapfrog "
+    "steps of all chains, warmup included; those of bernflow are the gradients of its training and of its search "
+    "for a structured start, where a product with the Hessian counts as two. Every measurement is "
+    f"in [{FILE}]({FILE})."
+)
+ERRORS = (
+    "Errors against a long run of NUTS, on the unconstrained scale: of the means in posterior standard deviations, and "
+    "of the standard deviations relative to those of the reference; the largest over all parameters and, in "
+    "parentheses, the 95 % quantile. The errors of NUTS show its Monte Carlo error."
+)
+REFERENCES = (
+    "The references are NumPyro's NUTS in double precision, four chains, in a parameterization that mixes well: only "
+    "means, standard deviations and effective sample sizes are kept."
+)
+
+
+def write(out: Path, records: Sequence[Record], references: Path, command: str) -> Path:
+    """Write README.md and return its path."""
+    known = {name: reference for name in catalogue() if (reference := load(name, references)) is not None}
+    text = markdown(records, known, command)
+    return write_whole(out / "README.md", lambda file: file.write(text.encode()))
+
+
+def markdown(records: Sequence[Record], references: Mapping[str, Reference], command: str) -> str:
+    """Return the page as Markdown."""
+    good = [record for record in records if record["status"] == OK]
+    by_model: dict[str, dict[str, Record]] = {}
+    for record in good:
+        by_model.setdefault(record["model"], {})[record["method"]] = record
+    parts = ["# Hierarchical models", INTRODUCTION, "## Time and gradients", _times(by_model).to_markdown()]
+    parts += ["## Verdicts and errors", ERRORS, _accuracy(by_model).to_markdown()]
+    failures = [f"- {r['model']}, {METHODS[r['method']].label}: {r['status']}" for r in records if r["status"] != OK]
+    if failures:
+        parts += ["## Not measured", "\n".join(failures)]
+    if references:
+        parts += ["## References", REFERENCES, _references(references).to_markdown()]
+    stamps = sorted({f"{r['date']} ({r['commit'] or 'unknown commit'})" for r in good})
+    made = f"Made by `{command}`." + (f" Measured on {', '.join(stamps)}." if stamps else "")
+    return "\n\n".join(part.rstrip("\n") for part in [*parts, made]) + "\n"
+
+
+def fastest_nuts(found: Mapping[str, Record]) -> Record | None:
+    """Return the record of the faster way to run the chains, None where NUTS was not run."""
+    run = [found[name] for name in NUTS if name in found]
+    return min(run, key=lambda record: record["cold_seconds"]) if run else None
+
+
+def _times(by_model: Mapping[str, Mapping[str, Record]]) -> Table:
+    columns = (
+        "model",
+        "p",
+        "bernflow cold (s)",
+        "warm (s)",
+        "gradients",
+        "gaussian-fullrank cold (s)",
+        "warm (s)",
+        "gradients",
+        "NUTS cold (s)",
+        "warm (s)",
+        "gradients",
+        "chains",
+        "NUTS / bernflow, cold",
+        "gradients",
+    )
+    rows = []
+    for model, found in by_model.items():
+        nuts = fastest_nuts(found)
+        ours, gaussian = found.get(OURS), found.get(GAUSSIAN)
+        any_record = next(iter(found.values()))
+        rows.append(
+            [
+                model,
+                any_record["dim"],
+                *(cell for record in (ours, gaussian, nuts) for cell in _cost(record)),
+                NUTS[nuts["method"]] if nuts else None,
+                _ratio(nuts, ours, "cold_seconds"),
+                _ratio(nuts, ours, "gradients"),
+            ]
+        )
+    return Table(columns, rows)
+
+
+def _cost(record: Record | None) -> list[float | int | str | None]:
+    if record is None:
+        return [None, None, None]
+    return [record["cold_seconds"], record["warm_seconds"], f"{record['gradients']:,}"]
+
+
+def _ratio(above: Record | None, below: Record | None, name: str) -> float | None:
+    return above[name] / below[name] if above and below and below[name] else None
+
+
+def _accuracy(by_model: Mapping[str, Mapping[str, Record]]) -> Table:
+    columns = ("model", "method", "verdict", "k-hat", "ESS", "ELBO", "log evidence", "means (sd)", "sds (relative)")
+    rows = []
+    for model, found in by_model.items():
+        nuts = fastest_nuts(found)
+        for record in (found.get(OURS), found.get(GAUSSIAN), nuts):
+            if record is None:
+                continue
+            rows.append(
+                [
+                    model,
+                    METHODS[record["method"]].label,
+                    record["verdict"],
+                    record.get("khat"),
+                    f"{record['min_ess_bulk']:.0f}" if record is nuts else f"{record['ess_fraction']:.1%}",
+                    f"{record['elbo']:.3f}" if "elbo" in record else None,
+                    f"{float(record['log_evidence']):.3f}" if "log_evidence" in record else None,
+                    _error(record, "mean_error"),
+                    _error(record, "sd_error"),
+                ]
+            )
+    return Table(columns, rows)
+
+
+def _error(record: Record, name: str) -> str | None:
+    if f"{name}_largest" not in record:
+        return None
+    return f"{number(abs(record[f'{name}_largest']), 2)} ({number(record[f'{name}_q95'], 2)})"
+
+
+def _references(references: Mapping[str, Reference]) -> Table:
+    columns = (
+        "model",
+        "draws of each chain",
+        "smallest ESS",
+        "largest R-hat",
+        "divergences",
+        "seconds",
+        "commit, date",
+    )
+    rows = [
+        [
+            name,
+            reference.header["settings"]["samples"],
+            float(reference.header["ess_bulk"]),
+            f"{reference.header['rhat']:.3f}",
+            reference.header["divergences"],
+            reference.header["seconds"],
+            f"{reference.header['commit']}, {reference.header['date']}",
+        ]
+        for name, reference in references.items()
+    ]
+    return Table(columns, rows)

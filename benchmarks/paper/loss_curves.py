@@ -1,0 +1,92 @@
+"""Scaled loss curves of the multi-parameter experiments."""
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from benchmarks.paper.repetitions import fit
+from benchmarks.study.figures import new_axes, new_figure
+from benchmarks.study.methods import METHODS
+from benchmarks.study.page import Listing, Page, Picture
+from benchmarks.study.plan import Experiment, Result, Results, Task
+from benchmarks.study.tables import Table
+
+TARGETS = {
+    "toy-regression": ("toy regression", "#0072B2"),
+    "diamonds": ("diamonds", "#D55E00"),
+    "eight-schools-centered": ("8 schools (CP)", "#009E73"),
+    "eight-schools-noncentered": ("8 schools (NCP)", "#CC79A7"),
+    "nn-regression": ("NN regression", "#E69F00"),
+}
+METHODS_SHOWN = ("paper", "bernflow")
+# Scaled losses below this are drawn at the end of the axis: the minimum itself has no logarithm.
+SMALLEST_SHOWN = 1e-5
+
+
+def tasks(scale: str) -> list[Task]:
+    """List the fits."""
+    return [fit(scale, target, method) for target in TARGETS for method in METHODS_SHOWN]
+
+
+def scaled(result: Result) -> np.ndarray:
+    """Return the loss minus its minimum, divided by the minimum's absolute value, as in the paper."""
+    loss = -np.asarray(result["history/elbo"], np.float64)
+    smallest = np.nanmin(loss)
+    return (loss - smallest) / abs(smallest)
+
+
+def steps_to(result: Result, level: float = 0.01) -> int:
+    """Return the first step from which on the scaled loss stays below a level."""
+    above = np.flatnonzero(~(scaled(result) < level))
+    steps = result["history/step"]
+    return int(steps[min(above[-1] + 1, len(steps) - 1)]) if above.size else int(steps[0])
+
+
+def present(scale: str, results: Results) -> Page:
+    """Make the page."""
+    found = {t: {m: results[fit(scale, t, m)] for m in METHODS_SHOWN} for t in TARGETS}
+    rows = [
+        (TARGETS[t][0], *(x for m in METHODS_SHOWN for x in (int(r[m]["steps"]), steps_to(r[m]), r[m]["elbo"])))
+        for t, r in found.items()
+    ]
+    columns = ["posterior"]
+    columns += [f"{METHODS[m].label}: {x}" for m in METHODS_SHOWN for x in ("steps", "steps to 1 %", "final ELBO")]
+    return Page(
+        "Loss curves of the multi-parameter experiments",
+        [
+            "The loss (-ELBO) of the first run of each experiment, minus its minimum, divided by the minimum's "
+            "absolute value. The curves are means over blocks of 25 steps. bernflow begins near the optimum and "
+            "needs a fraction of the steps.",
+            Picture("losses", _figure(found), "Scaled loss over the steps (the paper's Fig. S7)."),
+            Listing(
+                "steps",
+                Table(columns, rows, digits=5),
+                "Steps taken, steps until the scaled loss stays below 1 %, final ELBO.",
+            ),
+        ],
+        {
+            t: {m: {"steps": r["steps"], "elbo": r["elbo"], "to_1_percent": steps_to(r)} for m, r in rs.items()}
+            for t, rs in found.items()
+        },
+    )
+
+
+def _figure(found: dict[str, dict[str, Result]]) -> Figure:
+    figure = new_figure(7.2, 3.2)
+    grid = new_axes(figure, 1, 2, sharey=True)[0]
+    for axes, method in zip(grid, METHODS_SHOWN, strict=True):
+        for target, (label, color) in TARGETS.items():
+            result = found[target][method]
+            values = np.maximum(scaled(result), SMALLEST_SHOWN)
+            axes.plot(result["history/step"], values, color=color, linewidth=1.0, label=label)
+        axes.set(
+            xscale="log", yscale="log", xlabel="step" if method == "bernflow" else "epoch", title=METHODS[method].label
+        )
+    grid[0].set_ylabel("scaled loss")
+    grid[0].set_ylim(bottom=SMALLEST_SHOWN)
+    grid[1].legend(fontsize=8)
+    return figure
+
+
+EXPERIMENT = Experiment(
+    "loss-curves", "Loss curves", "scaled loss of all multi-parameter experiments over the steps", tasks, present
+)

@@ -1,1 +1,0 @@
-"""Thirteen posteriors of the public posteriordb as models, and the agreement of fits with their reference draws."""

@@ -1,5 +1,0 @@
-"""Stress targets: posteriors with one difficulty each, taken to the point where approximations break."""
-
-from bernflow.experiments.stress.catalogue import STRESS
-
-__all__ = ["STRESS"]
