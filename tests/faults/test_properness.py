@@ -229,7 +229,7 @@ NAMED = {"NumPyro": ["b[0], b[1]"], "Model": ["b[0]", "b[0], b[1]"]}
 
 @pytest.mark.parametrize("name", ["NumPyro", pytest.param("Model", marks=pytest.mark.slow)])
 def test_a_fit_says_so(name, tmp_path):
-    with pytest.warns(UserWarning, match=r"bernflow: Poor .*: the posterior seems not to be proper. Along b\[0\]"):
+    with pytest.warns(UserWarning, match=r"bernflow: Poor .*: the posterior seems to be improper. Along b\[0\]"):
         post = bf.fit(*FRONT_ENDS[name], family="gaussian-fullrank", steps=50, progress=False)
     found = post.diagnostics
     assert found.verdict == "poor"

@@ -72,6 +72,7 @@ def final_judgment(
         found, _ = missed_modes(probes, target, seen.draws, diagnostics.log_evidence, keys[0])
         diagnostics = seen.judge(max(found.share, seen.missing or 0.0))
     thorough = (diagnostics.verdict == "poor" and steps >= MIN_STEPS_THOROUGH) or _has_wide_scales(seen, target)
+    thorough |= settings.checks.thorough
     thorough = thorough and deadline.allows_stage(THOROUGH_SECONDS)
     start = None if probes is None else probes.at(0)
     fallen = find_endless(

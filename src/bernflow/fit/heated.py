@@ -2,8 +2,8 @@
 
 Let x = T(u) map noise to parameters. The posterior density of u is p(T(u)) |dT/du|, whatever T is, and the fit claims
 that it is f, the density of the noise. Here u goes far out in all coordinates, in those of one site, in single ones and
-in random sets of them, while the others are noise as usual. The distance of those that are heated is uniform on a log
-scale, so that mass of any width is met. All sets together are one mixture, whose density is known without an inverse,
+in random sets of them, while the others are noise as usual. The log of the distance of those that are heated is uniform
+on two intervals, so that mass of any width is met. All sets together are one mixture, whose density is known without an inverse,
 and the importance weights of points where the fit has too little density add up to the mass that it misses.
 """
 
@@ -22,8 +22,10 @@ from bernflow.keys import generator, nth
 from bernflow.posterior import sampling
 from bernflow.target import AbstractLayout, Target
 
-# Heated coordinates are so many times as far out as usual.
-LEAST_HEAT, MOST_HEAT = 1.0, 100.0
+# Heated coordinates are so many times as far out as usual, between the first two for most of the draws, between the
+# last two for a share of them.
+LEAST_HEAT, USUAL_HEAT, MOST_HEAT = 1.0, 100.0, 1e4
+SHARE_FAR = 0.2
 # Share of the draws whose coordinates are all heated; single coordinates, and random sets of them, that are heated.
 SHARE_ALL = 0.4
 MAX_SINGLE, NUM_RANDOM = 32, 8
@@ -139,7 +141,10 @@ def _spread(
     chosen = masks[np.searchsorted(np.cumsum(shares)[:-1], order)]
     # Of each set the distances are spread evenly: those of the golden ratio are so for any part of a sequence.
     even = (random.random() + np.arange(num) * 0.5 * (math.sqrt(5.0) - 1.0)) % 1.0
-    heat = LEAST_HEAT * (MOST_HEAT / LEAST_HEAT) ** even
+    near, far = even / (1.0 - SHARE_FAR), (even - 1.0 + SHARE_FAR) / SHARE_FAR
+    heat = np.where(
+        near < 1.0, LEAST_HEAT * (USUAL_HEAT / LEAST_HEAT) ** near, USUAL_HEAT * (MOST_HEAT / USUAL_HEAT) ** far
+    )
     size = np.sum(chosen, 1)
     length = np.linalg.norm(np.where(chosen, u, 0.0), axis=1)
     return np.where(chosen, u * (heat * np.sqrt(size) / length)[:, None], u)
@@ -155,7 +160,8 @@ def _log_proposal(
     log_area = math.log(2.0) + 0.5 * size * math.log(math.pi) - np.array([math.lgamma(0.5 * k) for k in size])
     heat = np.sqrt(squares / size)
     inside = (heat > LEAST_HEAT * (1.0 - 1e-9)) & (heat < MOST_HEAT * (1.0 + 1e-9))
-    radial = -0.5 * size * np.log(squares) - log_area - math.log(math.log(MOST_HEAT / LEAST_HEAT))
+    near, far = (1.0 - SHARE_FAR) / math.log(USUAL_HEAT / LEAST_HEAT), SHARE_FAR / math.log(MOST_HEAT / USUAL_HEAT)
+    radial = -0.5 * size * np.log(squares) - log_area + np.log(np.where(heat < USUAL_HEAT, near, far))
     return np.logaddexp.reduce(np.where(inside, np.log(shares) + resting + radial, -np.inf), axis=1)
 
 
