@@ -101,6 +101,35 @@ def test_the_parameters_are_named_and_the_distance_told():
     assert many.parameters == "x[1], x[2], x[3], x[4] and 2 more"
 
 
+def test_a_wide_part_that_ends_is_no_false_alarm():
+    """Its mass rises along rays over more than four steps of the radius, and then falls."""
+    dim, share, width = 10, 0.2, 500.0
+
+    def normal(x, scale):
+        return jnp.sum(dist.Normal(0.0, scale).log_prob(x))
+
+    def both(x):
+        return jnp.logaddexp(jnp.log1p(-share) + normal(x, 1.0), jnp.log(share) + normal(x, width))
+
+    with jax.enable_x64(True):
+        target = Target(bf.from_log_density(both, np.ones(dim)))
+        narrow, wide = (LocationScale(TriangularAffine(jnp.zeros(dim), s * jnp.eye(dim))) for s in (1.0, width))
+        draws = np.random.default_rng(0).normal(size=(1000, dim))
+        weights = np.full(1000, np.log1p(-share))
+
+        def endless(fit, target=target, **how):
+            return find_endless(fit, target, draws, weights, jax.random.key(0), **how)
+
+        assert endless(narrow) is not None  # as long as nobody knows better
+        assert endless(narrow, mass_ends=True) is None
+        whole = Mixture((narrow, wide), jnp.log(jnp.array([1.0 - share, share])))
+        assert endless(whole) is None
+        # A plateau goes on beyond what the mixture covers.
+        plateau = Target(bf.from_log_density(lambda x: jnp.logaddexp(both(x), -90.0), np.ones(dim)))
+        assert endless(whole, plateau) is not None
+        assert endless(narrow, plateau, mass_ends=True) is not None
+
+
 def test_a_ridge_is_found_by_the_curvature_of_the_start():
     def ridge(x):
         return -0.5 * (x[0] - x[1]) ** 2
@@ -188,6 +217,14 @@ def test_ridges_that_cost_too_much_are_left_out():
 def test_the_rule_for_one_ray(log_mass, endless):
     log_radius = np.log(4.0) + np.arange(15.0)
     assert (endless_until(log_mass(log_radius), log_radius) is not None) == endless
+
+
+def test_where_mass_is_known_to_end_only_the_far_end_counts():
+    log_radius = np.log(4.0) + np.arange(15.0)
+    hill = np.where(log_radius < 8.0, 0.0, -np.inf)
+    assert endless_until(hill, log_radius) is not None
+    assert endless_until(hill, log_radius, at_end_only=True) is None
+    assert endless_until(0.0 * log_radius, log_radius, at_end_only=True) is not None
 
 
 @pytest.mark.parametrize(

@@ -63,10 +63,12 @@ class Search(NamedTuple):
     Attributes:
         elsewhere: the result, for the verdict.
         places: Gaussians where mass was found that the fit misses, as starts of a mixture; None without any.
+        mass_ends: whether mass was found farther out than the fit, and it comes to an end there.
     """
 
     elsewhere: Elsewhere
     places: Gaussian | None
+    mass_ends: bool = False
 
 
 def look_elsewhere(
@@ -90,7 +92,8 @@ def look_elsewhere(
         found = joined(found, more, CONFIRM)
         effect = effect_of(found, fit.draws)
     looked = [f"{num:,} heated draws"]
-    places = [_gaussian_of(found, fit.draws)] if _is_notable(found, effect) else []
+    wider = _is_notable(found, effect)
+    places = [_gaussian_of(found, fit.draws)] if wider else []
     by_modes = False
     ended, runs = _temper(fit, target, settings, BATCH if probes is None else len(probes.loc), temper_key)
     others = []
@@ -109,7 +112,7 @@ def look_elsewhere(
     label = target.layout.labels()[effect.parameter] if effect.matters else ""
     known = [place for place in places if place is not None]
     elsewhere = Elsewhere((*looked, *runs), found.share, effect, label, by_modes)
-    return Search(elsewhere, stack(known) if known else None)
+    return Search(elsewhere, stack(known) if known else None, wider and heated.ends)
 
 
 def _temper(

@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, Key
 from threadpoolctl import threadpool_limits
 
 from bernflow.diagnostics.properness import LOWEST_PLATEAU, endless_until
+from bernflow.fit.modes import COVERED
 from bernflow.fit.ridges import endless_scales
 from bernflow.fit.start import Gaussian
 from bernflow.flows.base import LOG_2PI, AbstractDistribution, AbstractFlow
@@ -66,6 +67,10 @@ class Rays(NamedTuple):
     power: Float[np.ndarray, " r"]
     log_factor: Float[np.ndarray, " r"]
 
+    def at(self, chosen: np.ndarray) -> "Rays":
+        """Return some of the rays."""
+        return Rays(*(field[chosen] for field in self))
+
 
 class Endless(NamedTuple):
     """Parameters along which the density does not fall, and up to how many standard deviations of the fit."""
@@ -89,6 +94,7 @@ def find_endless(
     thorough: bool = False,
     start: Gaussian | None = None,
     ran_away: bool = False,
+    mass_ends: bool = False,
 ) -> Endless | None:
     """Return the parameters along which the density does not fall; None where it falls everywhere that was looked.
 
@@ -102,6 +108,7 @@ def find_endless(
         start: the Gaussian that the fit began with. It comes from exact second derivatives, so that its rays stay on a
             ridge for longer.
         ran_away: whether the fit is known to be where numbers are no longer resolved.
+        mass_ends: whether mass was found farther out than the fit that comes to an end there. It rises along rays, too.
     """
     log_weights = log_weights[: len(draws)]
     usable = np.isfinite(draws).all(1) & np.isfinite(log_weights)
@@ -111,7 +118,8 @@ def find_endless(
     ran_away |= bool(np.mean(usable) < MIN_USABLE)
     for noise, push, is_of_fit, stretch in _maps(distribution, core, ran_away, start, key):
         rays = _make_rays(noise, stretch)
-        until = _until(push, rays, target, log_evidence if is_of_fit else None)
+        whole = distribution if is_of_fit and isinstance(distribution, Mixture) else None
+        until = _until(push, rays, target, log_evidence if is_of_fit else None, whole, mass_ends)
         furthest = max(furthest, float(np.max(until)))
         # The last ray moves all parameters, so that it names them only where no axis does.
         for ray in np.flatnonzero(until[:-1]) if until[:-1].any() else np.flatnonzero(until):
@@ -175,7 +183,14 @@ def _make_rays(noise: Float[np.ndarray, "s p"], stretch: Float[np.ndarray, " p"]
     )
 
 
-def _until(push: Push, rays: Rays, target: Target, log_evidence: float | None) -> Float[np.ndarray, " r"]:
+def _until(
+    push: Push,
+    rays: Rays,
+    target: Target,
+    log_evidence: float | None,
+    whole: Mixture | None = None,
+    mass_ends: bool = False,
+) -> Float[np.ndarray, " r"]:
     """Return up to which radius the mass along every ray does not fall; 0 where it comes to an end."""
     near = _log_mass(push, rays, RADII[:NUM_NEAR], target)
     # A density that does not fall gains what its radius gains.
@@ -183,14 +198,21 @@ def _until(push: Push, rays: Rays, target: Target, log_evidence: float | None) -
     alive = np.flatnonzero(near[:, -1] > (-np.inf if log_evidence is None else log_evidence + allowance))
     until = np.zeros(len(near))
     if alive.size:
-        far = _log_mass(push, Rays(*(field[alive] for field in rays)), RADII[NUM_NEAR:], target)
-        whole = np.concatenate([near[alive], far], axis=1)
-        until[alive] = [endless_until(row, LOG_RADII, log_evidence) or 0.0 for row in whole]
+        far = _log_mass(push, rays.at(alive), RADII[NUM_NEAR:], target)
+        mass = np.concatenate([near[alive], far], axis=1)
+        until[alive] = [endless_until(row, LOG_RADII, log_evidence, mass_ends) or 0.0 for row in mass]
+    doubtful = np.flatnonzero(until)
+    if whole is not None and log_evidence is not None and doubtful.size:
+        # From one component to a wider one the mass rises, too: what the mixture covers is no news.
+        mass = _log_mass(push, rays.at(doubtful), RADII, target, (whole, log_evidence))
+        until[doubtful] = [endless_until(row, LOG_RADII, log_evidence, mass_ends) or 0.0 for row in mass]
     return until
 
 
-def _log_mass(push: Push, rays: Rays, radii: np.ndarray, target: Target) -> Float[np.ndarray, "r k"]:
-    """Estimate log M at radii; -inf where no density is there."""
+def _log_mass(
+    push: Push, rays: Rays, radii: np.ndarray, target: Target, covered_by: tuple[Mixture, float] | None = None
+) -> Float[np.ndarray, "r k"]:
+    """Estimate log M at radii; -inf where no density is there, or where a fit with this log evidence covers it."""
     z = rays.rest[:, None] + radii[:, None, None] * rays.step[:, None]
     rest = np.broadcast_to(rays.rest[:, None], z.shape)
     dim = target.dim
@@ -199,6 +221,9 @@ def _log_mass(push: Push, rays: Rays, radii: np.ndarray, target: Target) -> Floa
     # Models of other software do not like infinite parameters.
     log_p = sampling.log_density(target.layout, target.model, np.where(usable[:, None], x, 0.0))
     usable &= np.isfinite(log_p)
+    if covered_by is not None:
+        whole, log_evidence = covered_by
+        usable &= sampling.log_q(whole, np.where(usable[:, None], x, 0.0)) < log_p - log_evidence + math.log(COVERED)
     value = np.where(usable, np.where(usable, log_p, 0.0) + np.where(usable, log_ratio, 0.0), -np.inf)
     mean = np.logaddexp.reduce(value.reshape(z.shape[:-1]), axis=-1) - np.log(z.shape[-2])
     return mean + rays.power[:, None] * np.log(radii) + rays.log_factor[:, None]

@@ -42,7 +42,8 @@ class Settings:
     """A checked set of choices.
 
     Without `steps`, training stops when the estimated KL divergence is below `tolerance`; if that is None too, when
-    the ELBO stops improving. One more component of a mixture must gain `part_gain` nats. `checks` says how hard the verdict looks for mass elsewhere. `piece` is the number of steps per call of compiled code, None for as many as fit.
+    the ELBO stops improving. `piece` is the number of steps per call of compiled code, None for as many as fit. One more
+    component of a mixture must gain `part_gain` nats. `checks` says how hard the verdict looks for mass elsewhere.
     """
 
     family_name: str
@@ -97,7 +98,17 @@ class Settings:
 
 
 def resolve_settings(
-    *, family, order, base, steps, num_particles, restarts, components, optimizer, precision, tolerance=None,
+    *,
+    family,
+    order,
+    base,
+    steps,
+    num_particles,
+    restarts,
+    components,
+    optimizer,
+    precision,
+    tolerance=None,
     checks="default",
 ) -> Settings:
     """Check what was given and fill in what was not."""

@@ -225,7 +225,12 @@ def _move_all(
 
 
 def _accept(
-    density: _Density, state: State, trial: Float[np.ndarray, "n p"], power: float, log_factor: np.ndarray, random: Random
+    density: _Density,
+    state: State,
+    trial: Float[np.ndarray, "n p"],
+    power: float,
+    log_factor: np.ndarray,
+    random: Random,
 ) -> Bool[np.ndarray, " n"]:
     """Accept or refuse trials by the rule of Metropolis and Hastings, in place."""
     _, log_g, log_ratio = state
@@ -253,7 +258,7 @@ def _frame(draws: Float[np.ndarray, "s p"]) -> tuple[Float[np.ndarray, " p"], Fl
 
 
 def _wide_factor(center: np.ndarray, factor: np.ndarray, prior: np.ndarray | None) -> Float[np.ndarray, "p p"]:
-    """Return the factor of the proposal in units of the fit: as wide as the heated fit and the spread prior together."""
+    """Return the factor of the proposal in units of the fit: as wide as the heated fit and the spread prior."""
     dim = len(center)
     wide = HEAT**2 * np.eye(dim)
     if prior is not None:
