@@ -203,9 +203,13 @@ def _until(
         until[alive] = [endless_until(row, LOG_RADII, log_evidence, mass_ends) or 0.0 for row in mass]
     doubtful = np.flatnonzero(until)
     if whole is not None and log_evidence is not None and doubtful.size:
-        # From one component to a wider one the mass rises, too: what the mixture covers is no news.
-        mass = _log_mass(push, rays.at(doubtful), RADII, target, (whole, log_evidence))
-        until[doubtful] = [endless_until(row, LOG_RADII, log_evidence, mass_ends) or 0.0 for row in mass]
+        # From one component to a wider one the mass rises, too: what the mixture covers is no news but at the far end.
+        for covered_by, at_end in (((whole, log_evidence), mass_ends), (None, True)):
+            mass = _log_mass(push, rays.at(doubtful), RADII, target, covered_by)
+            until[doubtful] = [endless_until(row, LOG_RADII, log_evidence, at_end) or 0.0 for row in mass]
+            doubtful = doubtful[until[doubtful] == 0.0]
+            if not doubtful.size:
+                break
     return until
 
 

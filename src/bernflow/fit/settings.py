@@ -42,8 +42,8 @@ class Settings:
     """A checked set of choices.
 
     Without `steps`, training stops when the estimated KL divergence is below `tolerance`; if that is None too, when
-    the ELBO stops improving. `piece` is the number of steps per call of compiled code, None for as many as fit. One more
-    component of a mixture must gain `part_gain` nats. `checks` says how hard the verdict looks for mass elsewhere.
+    the ELBO stops improving. `piece` is the number of steps per call of compiled code, None for as many as fit. A
+    component more of a mixture must gain `part_gain` nats. `checks` says how hard the verdict looks for mass elsewhere.
     """
 
     family_name: str
