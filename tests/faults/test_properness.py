@@ -103,7 +103,7 @@ def test_the_parameters_are_named_and_the_distance_told():
 
 def test_a_wide_part_that_ends_is_no_false_alarm():
     """Its mass rises along rays over more than four steps of the radius, and then falls."""
-    dim, share, width = 10, 0.2, 500.0
+    dim, share, width = 10, 0.2, 300.0
 
     def normal(x, scale):
         return jnp.sum(dist.Normal(0.0, scale).log_prob(x))
