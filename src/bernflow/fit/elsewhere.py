@@ -96,18 +96,18 @@ def look_elsewhere(
     places = [_gaussian_of(found, fit.draws)] if wider else []
     by_modes = False
     ended, runs = _temper(fit, target, settings, BATCH if probes is None else len(probes.loc), temper_key)
-    others = []
+    others: list[tuple[Found, Gaussian | None, float]] = []
     if probes is not None:
         probes, num_starts, kind = climb(target, settings, probes, heated, ended.points, climb_key)
         looked.append(f"{num_starts} starts{kind}")
         others.append((*missed_modes(probes, target, fit.draws, fit.log_evidence, mode_key), 1.0))
     if len(ended.points):
         others.append((ended, _gaussian_of(ended, fit.draws), MUCH_MORE))
-    for other, place, more in others:
+    for other, place, times in others:
         other_effect = effect_of(other, fit.draws)
         if _is_notable(other, other_effect):
             places.append(place)
-        if other.share > more * found.share or (other_effect.matters and not effect.matters):
+        if other.share > times * found.share or (other_effect.matters and not effect.matters):
             found, effect, by_modes = other, other_effect, True
     label = target.layout.labels()[effect.parameter] if effect.matters else ""
     known = [place for place in places if place is not None]
@@ -157,10 +157,10 @@ def _gaussian_of(found: Found, draws: Float[np.ndarray, "s p"]) -> Gaussian | No
     weights = found.weights()
     if found.effective() >= POINTS_PER_DIM * dim:
         root = np.sqrt(weights)[:, None] * offset
-        upper = np.linalg.qr(root, mode="r")
+        upper = np.asarray(np.linalg.qr(root, mode="r"))
     else:  # the shape of the fit, as wide as what was found
         draws = draws[np.isfinite(draws).all(1)]
-        upper = np.linalg.qr((draws - np.mean(draws, 0)) / np.sqrt(len(draws)), mode="r")
+        upper = np.asarray(np.linalg.qr((draws - np.mean(draws, 0)) / np.sqrt(len(draws)), mode="r"))
         whitened = np.linalg.solve(upper.T, offset.T).T
         upper = upper * np.sqrt(weights @ np.mean(whitened**2, 1))
     factor = (np.where(np.diagonal(upper) < 0.0, -1.0, 1.0)[:, None] * upper).T

@@ -11,6 +11,7 @@ import math
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
@@ -180,7 +181,7 @@ def _noise_density(part: AbstractFlow, u: Float[np.ndarray, "s p"]) -> tuple[Flo
     normal = -0.5 * np.sum(u**2 + LOG_2PI, -1)
     if getattr(getattr(part, "leaders", part), "noise", None) == "normal":
         return normal, True
-    log_f = np.asarray(jax.vmap(part.base_log_prob)(u))
+    log_f = np.asarray(jax.vmap(part.base_log_prob)(jnp.asarray(u)))
     return log_f, bool(np.allclose(log_f, normal))
 
 

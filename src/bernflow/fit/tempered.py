@@ -201,7 +201,7 @@ def _move_along(
     u = state[0]
     num, dim = u.shape
     first, second = random.integers(num, size=(2, num))
-    whole = random.random(num) < SHARE_WHOLE
+    whole = np.asarray(random.random(num)) < SHARE_WHOLE
     scale = np.where(whole, 1.0, length * BEST_SCALE / math.sqrt(2.0 * dim))
     step = archive[first] - archive[second]
     trial = u + scale[:, None] * step + NOISE * random.standard_normal((num, dim))
