@@ -130,6 +130,25 @@ def test_a_wide_part_that_ends_is_no_false_alarm():
         assert endless(narrow, plateau, mass_ends=True) is not None
 
 
+class Flat(LocationScale):
+    """A flow that is flat from two standard deviations on, as one may be where no draw has been."""
+
+    def transform_and_log_det(self, z):
+        slope = jnp.where(jnp.abs(z) < 2.0, 1.0, 1e-9)
+        x = jnp.where(jnp.abs(z) < 2.0, z, jnp.sign(z) * (2.0 + 1e-9 * (jnp.abs(z) - 2.0)))
+        return x, jnp.sum(jnp.log(slope))
+
+
+def test_a_flow_that_ends_flat_is_no_false_alarm():
+    fit = Flat(TriangularAffine(jnp.zeros(1), jnp.eye(1)))
+    draws = np.random.default_rng(0).normal(size=(1000, 1))
+    with jax.enable_x64(True):
+        for log_density, is_endless in ((squares, False), (lambda x: 0.0 * x[0], True)):
+            target = Target(bf.from_log_density(log_density, np.ones(1)))
+            found = find_endless(fit, target, draws, np.full(1000, 0.9), jax.random.key(0))
+            assert (found is not None) == is_endless
+
+
 def test_a_ridge_is_found_by_the_curvature_of_the_start():
     def ridge(x):
         return -0.5 * (x[0] - x[1]) ** 2

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 from threadpoolctl import threadpool_limits
 
-from bernflow.diagnostics.properness import LOWEST_PLATEAU, endless_until
+from bernflow.diagnostics.properness import LOWEST_PLATEAU, NUM_LAST_STEPS, endless_until
 from bernflow.fit.modes import COVERED
 from bernflow.fit.ridges import endless_scales
 from bernflow.fit.start import Gaussian
@@ -48,6 +48,8 @@ MIN_QR_ROWS = 100
 MIN_USABLE = 0.99
 # Standard deviation of a normal distribution per median distance from its center.
 NORMAL_SD_PER_MEDIAN = 1.4826
+# Where a step of the radius moves no parameter by so many standard deviations, the flow is flat, and not the density.
+LEAST_MOVE = 0.1
 # Parameters of a ray that are named in the verdict.
 MAX_NAMES = 4
 
@@ -120,6 +122,8 @@ def find_endless(
         rays = _make_rays(noise, stretch)
         whole = distribution if is_of_fit and isinstance(distribution, Mixture) else None
         until = _until(push, rays, target, log_evidence if is_of_fit else None, whole, mass_ends)
+        flat = [i for i in np.flatnonzero(until) if is_of_fit and _is_flat(push, rays, i, until[i], core)]
+        until[flat] = 0.0
         furthest = max(furthest, float(np.max(until)))
         # The last ray moves all parameters, so that it names them only where no axis does.
         for ray in np.flatnonzero(until[:-1]) if until[:-1].any() else np.flatnonzero(until):
@@ -211,6 +215,20 @@ def _until(
             if not doubtful.size:
                 break
     return until
+
+
+def _is_flat(push: Push, rays: Rays, ray: int, until: float, core: Float[np.ndarray, "s p"]) -> bool:
+    """Tell whether no parameter moves on the last steps of a ray up to a radius.
+
+    A flow whose slope ends near zero maps very different noise to the same parameters, so that any density stays.
+    """
+    last = int(np.argmin(np.abs(RADII - until)))
+    radii = RADII[max(0, last - NUM_LAST_STEPS) : last + 1]
+    points = [push(rays.rest[ray] + t * rays.step[ray], rays.rest[ray])[0] for t in radii]
+    moved = np.abs(np.diff(points, axis=0)) / np.maximum(np.std(core, 0), np.finfo(float).tiny)
+    # What overflows has moved.
+    moved = np.nan_to_num(moved, nan=np.inf, posinf=np.inf)
+    return bool(np.min(np.max(np.mean(moved, 1), -1)) < LEAST_MOVE)
 
 
 def _log_mass(
