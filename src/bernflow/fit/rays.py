@@ -122,7 +122,7 @@ def find_endless(
         rays = _make_rays(noise, stretch)
         whole = distribution if is_of_fit and isinstance(distribution, Mixture) else None
         until = _until(push, rays, target, log_evidence if is_of_fit else None, whole, mass_ends)
-        flat = [i for i in np.flatnonzero(until) if is_of_fit and _is_flat(push, rays, i, until[i], core)]
+        flat = [i for i in map(int, np.flatnonzero(until)) if is_of_fit and _is_flat(push, rays, i, until[i], core)]
         until[flat] = 0.0
         furthest = max(furthest, float(np.max(until)))
         # The last ray moves all parameters, so that it names them only where no axis does.
