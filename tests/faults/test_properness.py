@@ -101,6 +101,54 @@ def test_the_parameters_are_named_and_the_distance_told():
     assert many.parameters == "x[1], x[2], x[3], x[4] and 2 more"
 
 
+def test_a_wide_part_that_ends_is_no_false_alarm():
+    """Its mass rises along rays over more than four steps of the radius, and then falls."""
+    dim, share, width = 10, 0.2, 300.0
+
+    def normal(x, scale):
+        return jnp.sum(dist.Normal(0.0, scale).log_prob(x))
+
+    def both(x):
+        return jnp.logaddexp(jnp.log1p(-share) + normal(x, 1.0), jnp.log(share) + normal(x, width))
+
+    with jax.enable_x64(True):
+        target = Target(bf.from_log_density(both, np.ones(dim)))
+        narrow, wide = (LocationScale(TriangularAffine(jnp.zeros(dim), s * jnp.eye(dim))) for s in (1.0, width))
+        draws = np.random.default_rng(0).normal(size=(1000, dim))
+        weights = np.full(1000, np.log1p(-share))
+
+        def endless(fit, target=target, **how):
+            return find_endless(fit, target, draws, weights, jax.random.key(0), **how)
+
+        assert endless(narrow) is not None  # as long as nobody knows better
+        assert endless(narrow, mass_ends=True) is None
+        whole = Mixture((narrow, wide), jnp.log(jnp.array([1.0 - share, share])))
+        assert endless(whole) is None
+        # A plateau goes on beyond what the mixture covers.
+        plateau = Target(bf.from_log_density(lambda x: jnp.logaddexp(both(x), -90.0), np.ones(dim)))
+        assert endless(whole, plateau) is not None
+        assert endless(narrow, plateau, mass_ends=True) is not None
+
+
+class Flat(LocationScale):
+    """A flow that is flat from two standard deviations on, as one may be where no draw has been."""
+
+    def transform_and_log_det(self, z):
+        slope = jnp.where(jnp.abs(z) < 2.0, 1.0, 1e-9)
+        x = jnp.where(jnp.abs(z) < 2.0, z, jnp.sign(z) * (2.0 + 1e-9 * (jnp.abs(z) - 2.0)))
+        return x, jnp.sum(jnp.log(slope))
+
+
+def test_a_flow_that_ends_flat_is_no_false_alarm():
+    fit = Flat(TriangularAffine(jnp.zeros(1), jnp.eye(1)))
+    draws = np.random.default_rng(0).normal(size=(1000, 1))
+    with jax.enable_x64(True):
+        for log_density, is_endless in ((squares, False), (lambda x: 0.0 * x[0], True)):
+            target = Target(bf.from_log_density(log_density, np.ones(1)))
+            found = find_endless(fit, target, draws, np.full(1000, 0.9), jax.random.key(0))
+            assert (found is not None) == is_endless
+
+
 def test_a_ridge_is_found_by_the_curvature_of_the_start():
     def ridge(x):
         return -0.5 * (x[0] - x[1]) ** 2
@@ -190,6 +238,14 @@ def test_the_rule_for_one_ray(log_mass, endless):
     assert (endless_until(log_mass(log_radius), log_radius) is not None) == endless
 
 
+def test_where_mass_is_known_to_end_only_the_far_end_counts():
+    log_radius = np.log(4.0) + np.arange(15.0)
+    hill = np.where(log_radius < 8.0, 0.0, -np.inf)
+    assert endless_until(hill, log_radius) is not None
+    assert endless_until(hill, log_radius, at_end_only=True) is None
+    assert endless_until(0.0 * log_radius, log_radius, at_end_only=True) is not None
+
+
 @pytest.mark.parametrize(
     ("log_mass", "endless"),
     [
@@ -229,7 +285,7 @@ NAMED = {"NumPyro": ["b[0], b[1]"], "Model": ["b[0]", "b[0], b[1]"]}
 
 @pytest.mark.parametrize("name", ["NumPyro", pytest.param("Model", marks=pytest.mark.slow)])
 def test_a_fit_says_so(name, tmp_path):
-    with pytest.warns(UserWarning, match=r"bernflow: Poor .*: the posterior seems not to be proper. Along b\[0\]"):
+    with pytest.warns(UserWarning, match=r"bernflow: Poor .*: the posterior seems to be improper. Along b\[0\]"):
         post = bf.fit(*FRONT_ENDS[name], family="gaussian-fullrank", steps=50, progress=False)
     found = post.diagnostics
     assert found.verdict == "poor"

@@ -13,6 +13,7 @@ from bernflow.cli.command import INTERRUPTED, OK, POOR, Command
 from bernflow.cli.printing import COLUMNS, figure_lines, table_lines, wrapped
 from bernflow.errors import ArgumentError, ModelError
 from bernflow.files import ensure_writable, json_text
+from bernflow.fit.checks import CHECKS
 from bernflow.fit.deadline import Deadline
 from bernflow.fit.settings import resolve_settings
 from bernflow.posterior.tables import written
@@ -23,7 +24,7 @@ from bernflow.text import printable
 
 MAX_ROWS = 30
 # Options that go to `bernflow.fit` as they are.
-FIT_OPTIONS = ("family", "order", "steps", "tolerance", "restarts", "components")
+FIT_OPTIONS = ("family", "order", "steps", "tolerance", "restarts", "components", "checks")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,6 +83,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_count,
         metavar="N",
         help="largest number of parts of a mixture (default: one, more where other starts find mass that it misses)",
+    )
+    fit.add_argument(
+        "--checks",
+        choices=tuple(CHECKS),
+        default="default",
+        help="how hard the verdict looks for posterior mass that the fit misses; thorough may take longer than the fit",
     )
     fit.add_argument(
         "--resume",

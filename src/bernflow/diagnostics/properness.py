@@ -19,7 +19,10 @@ NUM_STEPS, LOWEST_RIDGE = 4, -5.0
 
 
 def endless_until(
-    log_mass: Float[np.ndarray, " k"], log_radius: Float[np.ndarray, " k"], log_evidence: float | None = 0.0
+    log_mass: Float[np.ndarray, " k"],
+    log_radius: Float[np.ndarray, " k"],
+    log_evidence: float | None = 0.0,
+    at_end_only: bool = False,
 ) -> float | None:
     """Return the radius up to which the mass along a ray does not fall, or None where it comes to an end.
 
@@ -28,6 +31,7 @@ def endless_until(
         log_radius: the logs of these radii.
         log_evidence: log of the mass that is known. None where none is: then nothing may fall before the density
             becomes zero or overflows.
+        at_end_only: whether mass farther out is known to come to an end, so that only the far end of the ray counts.
 
     Example:
         >>> log_radius = np.log(4.0) + np.arange(15.0)
@@ -47,7 +51,7 @@ def endless_until(
     run = 0
     for step, lasts in enumerate(lasting):
         run = run + 1 if lasts else 0
-        if run >= NUM_STEPS and level[step + 1] > LOWEST_RIDGE:
+        if run >= NUM_STEPS and level[step + 1] > LOWEST_RIDGE and not at_end_only:
             until = log_radius[step + 1]
     if run >= NUM_LAST_STEPS and level[-1] > LOWEST_PLATEAU:
         until = log_radius[-1]

@@ -15,7 +15,7 @@ what no draw has seen.
 * usable: k-hat <= 0.7 and ESS fraction >= 0.1 (weighted draws are accurate); or k-hat <= 1 and ESS fraction
   >= 0.9 (the bulk is accurate, the far tails are not); or k-hat <= 1.5 and ESS fraction >= 0.99, or ESS fraction
   >= 0.999 whatever k-hat is (the weights have no mean and tell nothing of what the draws do not reach).
-* poor: everything else, any log weight that is NaN or +inf, a posterior that seems not to be proper (`say_improper`),
+* poor: everything else, any log weight that is NaN or +inf, a posterior that seems to be improper (`say_improper`),
   and draws or densities that are not resolved in double precision (`say_unresolved`).
 
 Mass found elsewhere makes the verdict "usable" at best above 1 %, or where it changes a mean by 0.1 sd or an sd by
@@ -49,7 +49,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bernflow.diagnostics import importance
-from bernflow.diagnostics.elsewhere import Elsewhere
+from bernflow.diagnostics.elsewhere import MEAN_ERROR, Elsewhere
 from bernflow.errors import ArgumentError
 
 Verdict = Literal["good", "usable", "poor"]
@@ -95,7 +95,7 @@ class Diagnostics:
         missing_effect: what that mass does to means and standard deviations: the largest change of a mean in standard
             deviations, or relative change of a standard deviation; None where nobody has looked.
         looked: where the fit was looked at outside of its draws ("4,000 heated draws and 64 starts"), or None.
-        improper: parameters along which the density does not fall, so that the posterior seems not to be proper; None
+        improper: parameters along which the density does not fall, so that the posterior seems to be improper; None
             where it falls wherever it was followed.
 
     Example:
@@ -125,7 +125,8 @@ class Diagnostics:
     @property
     def weights_correct(self) -> bool:
         """Whether importance weights correct what the fit left over, so that draws are weighted by default."""
-        covered = (self.missing_mass or 0.0) <= MISSING_USABLE
+        # What lies elsewhere has no weight: it must not matter.
+        covered = (self.missing_mass or 0.0) <= MISSING_USABLE and (self.missing_effect or 0.0) <= MEAN_ERROR
         return self.verdict == "usable" and covered and self.khat <= USABLE_KHAT and self.ess_fraction >= USABLE_ESS
 
 

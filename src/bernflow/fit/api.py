@@ -55,6 +55,7 @@ def fit(
     batch_size: int | None = None,
     optimizer: float | optax.GradientTransformation | None = None,
     precision: str | None = None,
+    checks: str = "default",
     mesh: Mesh | Mapping[str, int] | None = None,
     resume: str | PathLike | None = None,
     progress: bool = True,
@@ -102,6 +103,9 @@ def fit(
         optimizer: a learning rate, or an optax optimiser with its own; it sees the flow as one vector of parameters.
         precision: "float64" (default on a CPU) or "float32" (default on an accelerator) for training; the verdict is
             always computed in double precision.
+        checks: how hard the verdict looks for posterior mass that the fit misses, "default" or "thorough". Thorough
+            checks make five times as many heated draws and paths, and longer tempered runs, of expensive densities and
+            in up to 100 dimensions, too; they often take longer than the fit.
         mesh: devices to spread the work over: a `jax.sharding.Mesh` with axes "data" (rows of the data), "particles"
             (draws of a step) or both, or a dict such as {"data": 4, "particles": 2}. In a run of several processes
             (`jax.distributed.initialize`) with a data axis, every process gives the rows that it has, all make the
@@ -137,6 +141,7 @@ def fit(
         optimizer=optimizer,
         precision=precision,
         tolerance=tolerance,
+        checks=checks,
     )
     if time_limit is not None:
         settings = dataclasses.replace(settings, piece=PIECE)
@@ -210,6 +215,7 @@ def refine(
         components=1,
         optimizer=chosen["learning_rate"] if optimizer is None else optimizer,
         precision=chosen["precision"],
+        checks=chosen.get("checks", "default"),
     ).thorough()
     assert posterior.model is not None  # Posterior.refine has made sure
     with use_precision(settings.precision):

@@ -14,14 +14,15 @@ from bernflow.fit.engine import (
     find_starts,
     informed_flows,
     initial_flows,
+    num_starts,
     say_out_of_time,
     share,
     train_and_judge,
 )
-from bernflow.fit.modes import PART_GAIN, distinct_places
+from bernflow.fit.modes import distinct_places
 from bernflow.fit.probes import stack
 from bernflow.fit.resume import Resumption
-from bernflow.fit.settings import Settings
+from bernflow.fit.settings import PART_GAIN, Settings
 from bernflow.fit.start import Gaussian
 from bernflow.fit.tally import counting
 from bernflow.flows.base import AbstractDistribution, AbstractFlow
@@ -38,6 +39,8 @@ PROMISE = 6.0
 MAX_DIM = 64
 # Up to so many, paths from many points cost next to nothing.
 FEW_DIM = 10
+# Missing mass raises the ELBO by its share where nothing overlaps; a component must gain so much of that.
+LEAST_OF_SHARE = 0.3
 # Flows that share a posterior are soon within this many nats of it, or it is shaped so that each must learn much alone.
 TOGETHER_GOAL = 0.1
 # Under a time limit, the least seconds for a mixture: most of them are spent compiling.
@@ -58,6 +61,8 @@ def fit_target(
     start_key, flow_key, train_key = spawn(key, 3)
     with counting() as tally:
         flows, probes = initial_flows(target, settings, start_key, flow_key, devices)
+    if probes is None and settings.checks.thorough and settings.family.use_start and devices is None:
+        probes = find_starts(target, num_starts(target.dim), nth(start_key, 2), devices)
 
     def train(
         loop: str,
@@ -114,6 +119,9 @@ def fit_target(
     if len(places) < 2:
         return posterior
     several = dataclasses.replace(settings, restarts=len(places), components=len(places))
+    if _misses(posterior):  # mass that only moments notice is worth no more nats than its share
+        least = LEAST_OF_SHARE * (posterior.diagnostics.missing_mass or 0.0)
+        several = dataclasses.replace(several, part_gain=min(PART_GAIN, least))
     flows = informed_flows(target, several, starts, np.array(places), flow_key, devices)
     if not deadline.has_left(STAGE_SHARE / 2):
         return _without(posterior, "a mixture was fitted", deadline)
@@ -168,8 +176,8 @@ def _may_mix(settings: Settings, target: Target, posterior: Posterior, probes: G
         return False
     if diagnostics.improper is not None:  # more flows do not make it proper
         return False
-    if _misses(posterior):  # and a mixture is taken for a larger gain than mass that only moments notice
-        return (diagnostics.missing_mass or 0.0) > MISSING_USABLE
+    if _misses(posterior):
+        return True
     if diagnostics.verdict == "usable" and diagnostics.log_evidence - diagnostics.elbo < PART_GAIN:
         return False  # a mixture is taken for a larger gain than what is left
     if diagnostics.verdict == "good":

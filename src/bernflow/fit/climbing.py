@@ -1,4 +1,4 @@
-"""Newton paths from where the model says that mass may be: its prior, far out, and the best of heated draws."""
+"""Newton paths from where mass may be: the prior, far out, the best of heated draws, the ends of a tempered run."""
 
 import jax
 import numpy as np
@@ -26,7 +26,12 @@ WIDEST = 100.0
 
 
 def climb(
-    target: Target, settings: Settings, probes: Gaussian, heated: Heated, key: Key[Array, ""]
+    target: Target,
+    settings: Settings,
+    probes: Gaussian,
+    heated: Heated,
+    others: Float[np.ndarray, "n p"],
+    key: Key[Array, ""],
 ) -> tuple[Gaussian, int, str]:
     """Return probes with those that more paths have found, the best first, the number of all, and their origin.
 
@@ -35,18 +40,21 @@ def climb(
         settings: those of the fit, which has compiled the search for a start.
         probes: what the paths of the start have found.
         heated: heated draws of the fit.
+        others: more points that mass was found at, of which one batch is taken.
         key: makes the starts.
     """
     batch = len(probes.loc)
-    num = num_paths(target) // batch
+    num = num_paths(target) * settings.checks.times // batch
     found = [probes]
     find = finder(target.dim).with_effort(effort_for_start(target))
     with use_precision(settings.precision):
         points, has_prior = _points(target, heated, num, batch, key)
+        if len(others):
+            points.append(np.resize(generator(nth(key, 0)).permutation(others), (batch, target.dim)))
         for i, part in enumerate(points):
             found.append(jax.tree.map(np.asarray, find(target, part, nth(key, i + 1))))
     kind = ", some of them draws of the prior" if has_prior and num else ""
-    return ranked(stack(found)), (num + 1) * batch, kind
+    return ranked(stack(found)), len(found) * batch, kind
 
 
 def num_paths(target: Target) -> int:

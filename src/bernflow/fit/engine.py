@@ -295,7 +295,7 @@ def share(
     """Return the mixture of starts with the highest ELBO, stacked like flows; None where it is a single one."""
     with use_precision(DIAGNOSTIC_PRECISION):
         started, spread = cast(fetched(flows), DIAGNOSTIC_PRECISION), _spread(target, devices)
-        _, mixture, _ = choose(started, spread, key, settings.components or 1)
+        _, mixture, _ = choose(started, spread, key, settings)
         return stacked(mixture, settings.precision) if isinstance(mixture, Mixture) else None
 
 

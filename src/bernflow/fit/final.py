@@ -58,7 +58,7 @@ def final_judgment(
         keys: for the search elsewhere, and for rays.
     """
     seen, target, settings, probes, steps = evidence
-    diagnostics, places = seen.judge(seen.missing), None
+    diagnostics, places, mass_ends = seen.judge(seen.missing), None, False
     lost = unresolved(seen.draws, seen.log_weights, target.layout.labels())
     if lost is not None:
         diagnostics = say_unresolved(diagnostics, lost)
@@ -67,15 +67,24 @@ def final_judgment(
         if deadline.has_left(SEARCH_SHARE):
             fit = Fit(seen.distribution, seen.draws, len(seen.log_weights), diagnostics.log_evidence)
             search = look_elsewhere(fit, target, settings, probes, keys[0])
-        diagnostics, places = seen.judge(seen.missing, search.elsewhere), search.places
+        diagnostics, places, mass_ends = seen.judge(seen.missing, search.elsewhere), search.places, search.mass_ends
     elif probes is not None and np.isfinite(diagnostics.log_evidence):
         found, _ = missed_modes(probes, target, seen.draws, diagnostics.log_evidence, keys[0])
         diagnostics = seen.judge(max(found.share, seen.missing or 0.0))
     thorough = (diagnostics.verdict == "poor" and steps >= MIN_STEPS_THOROUGH) or _has_wide_scales(seen, target)
+    thorough |= settings.checks.thorough
     thorough = thorough and deadline.allows_stage(THOROUGH_SECONDS)
     start = None if probes is None else probes.at(0)
     fallen = find_endless(
-        seen.distribution, target, seen.draws, seen.log_weights, keys[1], thorough, start, lost is not None
+        seen.distribution,
+        target,
+        seen.draws,
+        seen.log_weights,
+        keys[1],
+        thorough,
+        start,
+        ran_away=lost is not None,
+        mass_ends=mass_ends,
     )
     return diagnostics if fallen is None else say_improper(diagnostics, *fallen), places
 

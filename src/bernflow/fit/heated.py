@@ -2,9 +2,9 @@
 
 Let x = T(u) map noise to parameters. The posterior density of u is p(T(u)) |dT/du|, whatever T is, and the fit claims
 that it is f, the density of the noise. Here u goes far out in all coordinates, in those of one site, in single ones and
-in random sets of them, while the others are noise as usual. The distance of those that are heated is uniform on a log
-scale, so that mass of any width is met. All sets together are one mixture, whose density is known without an inverse,
-and the importance weights of points where the fit has too little density add up to the mass that it misses.
+in random sets of them, while the others are noise as usual. The log of the distance of those that are heated is uniform
+on two intervals, so that mass of any width is met. All sets together are one mixture, whose density is known without an
+inverse, and the importance weights of points where the fit has too little density add up to the mass that it misses.
 """
 
 import math
@@ -23,8 +23,12 @@ from bernflow.keys import generator, nth
 from bernflow.posterior import sampling
 from bernflow.target import AbstractLayout, Target
 
-# Heated coordinates are so many times as far out as usual.
-LEAST_HEAT, MOST_HEAT = 1.0, 100.0
+# Heated coordinates are so many times as far out as usual, between the first two for most of the draws, between the
+# last two for a share of them.
+LEAST_HEAT, USUAL_HEAT, MOST_HEAT = 1.0, 100.0, 1e4
+SHARE_FAR = 0.2
+# Mass comes to an end if less than such a share of it lies farther out than this.
+FAR_HEAT, MOST_FAR = 3e3, 0.01
 # Share of the draws whose coordinates are all heated; single coordinates, and random sets of them, that are heated.
 SHARE_ALL = 0.4
 MAX_SINGLE, NUM_RANDOM = 32, 8
@@ -42,17 +46,25 @@ class Heated(NamedTuple):
         log_density: log density of the posterior there.
         log_mass: log of the mass that each stands for in units of the evidence, as proposals.
         missed: whether the fit has too little density there.
+        far: whether they are about as far out as heated draws go.
     """
 
     points: Float[np.ndarray, "n p"]
     log_density: Float[np.ndarray, " n"]
     log_mass: Float[np.ndarray, " n"]
     missed: Bool[np.ndarray, " n"]
+    far: Bool[np.ndarray, " n"]
 
     @property
     def found(self) -> Found:
         """The mass that the fit misses."""
         return Found(self.points[self.missed], self.log_mass[self.missed])
+
+    @property
+    def ends(self) -> bool:
+        """Whether the mass that the fit misses comes to an end where heated draws still go."""
+        log_far, log_all = (np.logaddexp.reduce(self.log_mass[self.missed & far]) for far in (self.far, True))
+        return bool(log_far < log_all + math.log(MOST_FAR))
 
 
 @np.errstate(all="ignore")  # far away everything overflows
@@ -93,17 +105,17 @@ def _heat(
     log_f, is_normal = _noise_density(part, u)
     if not is_normal:  # the density of the coordinates that are not heated is known of normal noise only
         masks, shares = masks[:1], np.ones(1)
-    u = _spread(u, masks, shares, random)
+    u, heat = _spread(u, masks, shares, random)
     x, log_ratio = sampling.push(part, u, u)
     log_f = -0.5 * np.sum(u**2 + LOG_2PI, -1) if is_normal else _noise_density(part, u)[0]
     usable = np.isfinite(x).all(1) & np.isfinite(log_ratio) & np.isfinite(log_f)
     # Models of other software do not like infinite parameters.
     log_p = sampling.log_density(target.layout, target.model, np.where(usable[:, None], x, np.median(x[usable], 0)))
     usable &= np.isfinite(log_p)
-    x, log_p, u, log_f, log_ratio = (values[usable] for values in (x, log_p, u, log_f, log_ratio))
+    x, log_p, u, heat, log_f, log_ratio = (values[usable] for values in (x, log_p, u, heat, log_f, log_ratio))
     log_q = -log_ratio if whole is None else sampling.log_q(whole, x)
     log_mass = log_p + log_ratio + log_f - _log_proposal(u, masks, shares) - math.log(num) - log_evidence
-    return Heated(x, log_p, log_mass, log_q < log_p - log_evidence + math.log(COVERED))
+    return Heated(x, log_p, log_mass, log_q < log_p - log_evidence + math.log(COVERED), heat > FAR_HEAT)
 
 
 def _sets(
@@ -133,17 +145,20 @@ def _spread(
     masks: Bool[np.ndarray, "g p"],
     shares: Float[np.ndarray, " g"],
     random: np.random.Generator,
-) -> Float[np.ndarray, "s p"]:
-    """Move the coordinates of one set of every draw to a distance that is uniform on a log scale."""
+) -> tuple[Float[np.ndarray, "s p"], Float[np.ndarray, " s"]]:
+    """Move the coordinates of one set of every draw out; return the noise, and how far out."""
     num = len(u)
     order = (np.arange(num) + 0.5) / num
     chosen = masks[np.searchsorted(np.cumsum(shares)[:-1], order)]
     # Of each set the distances are spread evenly: those of the golden ratio are so for any part of a sequence.
     even = (random.random() + np.arange(num) * 0.5 * (math.sqrt(5.0) - 1.0)) % 1.0
-    heat = LEAST_HEAT * (MOST_HEAT / LEAST_HEAT) ** even
+    near, far = even / (1.0 - SHARE_FAR), (even - 1.0 + SHARE_FAR) / SHARE_FAR
+    heat = np.where(
+        near < 1.0, LEAST_HEAT * (USUAL_HEAT / LEAST_HEAT) ** near, USUAL_HEAT * (MOST_HEAT / USUAL_HEAT) ** far
+    )
     size = np.sum(chosen, 1)
     length = np.linalg.norm(np.where(chosen, u, 0.0), axis=1)
-    return np.where(chosen, u * (heat * np.sqrt(size) / length)[:, None], u)
+    return np.where(chosen, u * (heat * np.sqrt(size) / length)[:, None], u), heat
 
 
 def _log_proposal(
@@ -156,7 +171,8 @@ def _log_proposal(
     log_area = math.log(2.0) + 0.5 * size * math.log(math.pi) - np.array([math.lgamma(0.5 * k) for k in size])
     heat = np.sqrt(squares / size)
     inside = (heat > LEAST_HEAT * (1.0 - 1e-9)) & (heat < MOST_HEAT * (1.0 + 1e-9))
-    radial = -0.5 * size * np.log(squares) - log_area - math.log(math.log(MOST_HEAT / LEAST_HEAT))
+    near, far = (1.0 - SHARE_FAR) / math.log(USUAL_HEAT / LEAST_HEAT), SHARE_FAR / math.log(MOST_HEAT / USUAL_HEAT)
+    radial = -0.5 * size * np.log(squares) - log_area + np.log(np.where(heat < USUAL_HEAT, near, far))
     return np.logaddexp.reduce(np.where(inside, np.log(shares) + resting + radial, -np.inf), axis=1)
 
 
@@ -171,4 +187,4 @@ def _noise_density(part: AbstractFlow, u: Float[np.ndarray, "s p"]) -> tuple[Flo
 
 def no_heated(dim: int) -> Heated:
     """Return what is drawn where nothing is."""
-    return Heated(nothing(dim).points, np.empty(0), np.empty(0), np.empty(0, bool))
+    return Heated(nothing(dim).points, np.empty(0), np.empty(0), np.empty(0, bool), np.empty(0, bool))

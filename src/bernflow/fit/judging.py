@@ -72,7 +72,7 @@ def look(
     To a tolerance, few draws are enough for a fit that they call good; there are fewer where the time is short.
     """
     flows = cast(fetched(trainee.flow), DIAGNOSTIC_PRECISION)
-    best, distribution, missing = choose(flows, target, choice_key, settings.components or 1)
+    best, distribution, missing = choose(flows, target, choice_key, settings)
     distribution = fetched(distribution)
     nums = {num_diagnostic_draws(target.model, tolerance, target.dim) for tolerance in (settings.tolerance, None)}
     for num in sorted({pace.num_draws(num) for num in nums}):
@@ -83,7 +83,7 @@ def look(
 
 
 def choose(
-    flows: AbstractDistribution, target: Target, key: Key[Array, ""], components: int
+    flows: AbstractDistribution, target: Target, key: Key[Array, ""], settings: Settings
 ) -> tuple[int, AbstractDistribution, float | None]:
     """Return the best restart's index, what to hand out, and the mass that it misses as far as the others tell."""
     num = num_stacked(flows)
@@ -94,8 +94,8 @@ def choose(
     elbos = np.mean(evaluate(flows, target, key, modes.NUM_DRAWS), axis=1)
     best = int(np.nanargmax(np.where(np.isfinite(elbos), elbos, -np.inf)))
     densities = modes.cross_densities(flows, target, key)  # type: ignore[arg-type]
-    if components > 1:
-        parts = modes.choose_parts(densities, components)
+    if (settings.components or 1) > 1:
+        parts = modes.choose_parts(densities, settings.components or 1, settings.part_gain)
         chosen = jax.tree.map(lambda leaf: leaf[np.array(parts)] if eqx.is_array(leaf) else leaf, flows)
         # Fresh draws, more of them where there were many flows: the choice is made, the weights are not.
         densities = modes.cross_densities(chosen, target, nth(key, 1))

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Key
 
 from bernflow.compiled import filter_jit
 from bernflow.fit.chunk import num_stacked
+from bernflow.fit.settings import PART_GAIN
 from bernflow.fit.start import Gaussian
 from bernflow.flows.base import AbstractFlow
 from bernflow.flows.mixture import Mixture
@@ -28,8 +29,6 @@ WEIGHT_STEPS = 500
 # Every density at another flow's draw costs an inverse: with many flows the draws become fewer.
 MAX_INVERSES = 128_000
 MIN_DRAWS = 200
-# A mixture takes one more part if its ELBO rises by this many nats: a mode of 1 % of the mass does that.
-PART_GAIN = 0.01
 # Weights that are tried for one more part, as a multiple of the average weight of those that are there.
 TRIAL_ODDS = (0.25, 0.5, 1.0, 2.0)
 
@@ -104,8 +103,10 @@ def missing_mass(densities: CrossDensities, best: int) -> float:
     return float(np.clip(np.exp(log_missing - log_evidence), 0.0, 1.0))
 
 
-def choose_parts(densities: CrossDensities, num: int) -> list[int]:
+def choose_parts(densities: CrossDensities, num: int, gain: float = PART_GAIN) -> list[int]:
     """Choose at most `num` flows for a mixture, one after the other, each the one that raises its ELBO most.
+
+    Each must raise it by `gain` nats.
 
     A flow that found the same place as a chosen one raises nothing. The evidence is no guide: its estimate can be one
     giant weight, and two flows that share a mode would count it twice.
@@ -123,7 +124,7 @@ def choose_parts(densities: CrossDensities, num: int) -> list[int]:
             for weights in _trial_weights(log_weights, elbos[i] - reached)
         ]
         elbo, added, weights = max(trials, key=lambda trial: trial[0], default=(-np.inf, -1, log_weights))
-        if not elbo > reached + PART_GAIN:
+        if not elbo > reached + gain:
             break
         reached, log_weights = elbo, weights
         kept.append(added)

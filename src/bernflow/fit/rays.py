@@ -17,7 +17,8 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 from threadpoolctl import threadpool_limits
 
-from bernflow.diagnostics.properness import LOWEST_PLATEAU, endless_until
+from bernflow.diagnostics.properness import LOWEST_PLATEAU, NUM_LAST_STEPS, endless_until
+from bernflow.fit.modes import COVERED
 from bernflow.fit.ridges import endless_scales
 from bernflow.fit.start import Gaussian
 from bernflow.flows.base import LOG_2PI, AbstractDistribution, AbstractFlow
@@ -47,6 +48,8 @@ MIN_QR_ROWS = 100
 MIN_USABLE = 0.99
 # Standard deviation of a normal distribution per median distance from its center.
 NORMAL_SD_PER_MEDIAN = 1.4826
+# Where a step of the radius moves no parameter by so many standard deviations, the flow is flat, and not the density.
+LEAST_MOVE = 0.1
 # Parameters of a ray that are named in the verdict.
 MAX_NAMES = 4
 
@@ -65,6 +68,10 @@ class Rays(NamedTuple):
     step: Float[np.ndarray, "r s p"]
     power: Float[np.ndarray, " r"]
     log_factor: Float[np.ndarray, " r"]
+
+    def at(self, chosen: np.ndarray) -> "Rays":
+        """Return some of the rays."""
+        return Rays(*(field[chosen] for field in self))
 
 
 class Endless(NamedTuple):
@@ -89,6 +96,7 @@ def find_endless(
     thorough: bool = False,
     start: Gaussian | None = None,
     ran_away: bool = False,
+    mass_ends: bool = False,
 ) -> Endless | None:
     """Return the parameters along which the density does not fall; None where it falls everywhere that was looked.
 
@@ -102,6 +110,7 @@ def find_endless(
         start: the Gaussian that the fit began with. It comes from exact second derivatives, so that its rays stay on a
             ridge for longer.
         ran_away: whether the fit is known to be where numbers are no longer resolved.
+        mass_ends: whether mass was found farther out than the fit that comes to an end there. It rises along rays, too.
     """
     log_weights = log_weights[: len(draws)]
     usable = np.isfinite(draws).all(1) & np.isfinite(log_weights)
@@ -111,7 +120,10 @@ def find_endless(
     ran_away |= bool(np.mean(usable) < MIN_USABLE)
     for noise, push, is_of_fit, stretch in _maps(distribution, core, ran_away, start, key):
         rays = _make_rays(noise, stretch)
-        until = _until(push, rays, target, log_evidence if is_of_fit else None)
+        whole = distribution if is_of_fit and isinstance(distribution, Mixture) else None
+        until = _until(push, rays, target, log_evidence if is_of_fit else None, whole, mass_ends)
+        flat = [i for i in map(int, np.flatnonzero(until)) if is_of_fit and _is_flat(push, rays, i, until[i], core)]
+        until[flat] = 0.0
         furthest = max(furthest, float(np.max(until)))
         # The last ray moves all parameters, so that it names them only where no axis does.
         for ray in np.flatnonzero(until[:-1]) if until[:-1].any() else np.flatnonzero(until):
@@ -175,7 +187,14 @@ def _make_rays(noise: Float[np.ndarray, "s p"], stretch: Float[np.ndarray, " p"]
     )
 
 
-def _until(push: Push, rays: Rays, target: Target, log_evidence: float | None) -> Float[np.ndarray, " r"]:
+def _until(
+    push: Push,
+    rays: Rays,
+    target: Target,
+    log_evidence: float | None,
+    whole: Mixture | None = None,
+    mass_ends: bool = False,
+) -> Float[np.ndarray, " r"]:
     """Return up to which radius the mass along every ray does not fall; 0 where it comes to an end."""
     near = _log_mass(push, rays, RADII[:NUM_NEAR], target)
     # A density that does not fall gains what its radius gains.
@@ -183,14 +202,39 @@ def _until(push: Push, rays: Rays, target: Target, log_evidence: float | None) -
     alive = np.flatnonzero(near[:, -1] > (-np.inf if log_evidence is None else log_evidence + allowance))
     until = np.zeros(len(near))
     if alive.size:
-        far = _log_mass(push, Rays(*(field[alive] for field in rays)), RADII[NUM_NEAR:], target)
-        whole = np.concatenate([near[alive], far], axis=1)
-        until[alive] = [endless_until(row, LOG_RADII, log_evidence) or 0.0 for row in whole]
+        far = _log_mass(push, rays.at(alive), RADII[NUM_NEAR:], target)
+        mass = np.concatenate([near[alive], far], axis=1)
+        until[alive] = [endless_until(row, LOG_RADII, log_evidence, mass_ends) or 0.0 for row in mass]
+    doubtful = np.flatnonzero(until)
+    if whole is not None and log_evidence is not None and doubtful.size:
+        # From one component to a wider one the mass rises, too: what the mixture covers is no news but at the far end.
+        for covered_by, at_end in (((whole, log_evidence), mass_ends), (None, True)):
+            mass = _log_mass(push, rays.at(doubtful), RADII, target, covered_by)
+            until[doubtful] = [endless_until(row, LOG_RADII, log_evidence, at_end) or 0.0 for row in mass]
+            doubtful = doubtful[until[doubtful] == 0.0]
+            if not doubtful.size:
+                break
     return until
 
 
-def _log_mass(push: Push, rays: Rays, radii: np.ndarray, target: Target) -> Float[np.ndarray, "r k"]:
-    """Estimate log M at radii; -inf where no density is there."""
+def _is_flat(push: Push, rays: Rays, ray: int, until: float, core: Float[np.ndarray, "s p"]) -> bool:
+    """Tell whether no parameter moves on the last steps of a ray up to a radius.
+
+    A flow whose slope ends near zero maps very different noise to the same parameters, so that any density stays.
+    """
+    last = int(np.argmin(np.abs(RADII - until)))
+    radii = RADII[max(0, last - NUM_LAST_STEPS) : last + 1]
+    points = [push(rays.rest[ray] + t * rays.step[ray], rays.rest[ray])[0] for t in radii]
+    moved = np.abs(np.diff(points, axis=0)) / np.maximum(np.std(core, 0), np.finfo(float).tiny)
+    # What overflows has moved.
+    moved = np.nan_to_num(moved, nan=np.inf, posinf=np.inf)
+    return bool(np.min(np.max(np.mean(moved, 1), -1)) < LEAST_MOVE)
+
+
+def _log_mass(
+    push: Push, rays: Rays, radii: np.ndarray, target: Target, covered_by: tuple[Mixture, float] | None = None
+) -> Float[np.ndarray, "r k"]:
+    """Estimate log M at radii; -inf where no density is there, or where a fit with this log evidence covers it."""
     z = rays.rest[:, None] + radii[:, None, None] * rays.step[:, None]
     rest = np.broadcast_to(rays.rest[:, None], z.shape)
     dim = target.dim
@@ -199,6 +243,9 @@ def _log_mass(push: Push, rays: Rays, radii: np.ndarray, target: Target) -> Floa
     # Models of other software do not like infinite parameters.
     log_p = sampling.log_density(target.layout, target.model, np.where(usable[:, None], x, 0.0))
     usable &= np.isfinite(log_p)
+    if covered_by is not None:
+        whole, log_evidence = covered_by
+        usable &= sampling.log_q(whole, np.where(usable[:, None], x, 0.0)) < log_p - log_evidence + math.log(COVERED)
     value = np.where(usable, np.where(usable, log_p, 0.0) + np.where(usable, log_ratio, 0.0), -np.inf)
     mean = np.logaddexp.reduce(value.reshape(z.shape[:-1]), axis=-1) - np.log(z.shape[-2])
     return mean + rays.power[:, None] * np.log(radii) + rays.log_factor[:, None]

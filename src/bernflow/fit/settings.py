@@ -6,6 +6,7 @@ from typing import Any
 import optax
 
 from bernflow.errors import ArgumentError
+from bernflow.fit.checks import CHECKS, Checks, resolve_checks
 from bernflow.flows.base import AbstractDistribution, AbstractScoredFlow
 from bernflow.flows.external import given_name, is_flowjax
 from bernflow.flows.factors import is_dense
@@ -20,6 +21,8 @@ FULL_RATE_DIM = 64
 WIDE_RATE = 0.1
 # Nats from the posterior at which a fit stops by default: hard to see in any plot.
 DEFAULT_TOLERANCE = 0.01
+# A mixture takes one more part if its ELBO rises by this many nats: a mode of 1 % of the mass does that.
+PART_GAIN = 0.01
 # Units per hidden layer of the conditioner.
 HIDDEN_WIDTH = 32
 
@@ -39,7 +42,8 @@ class Settings:
     """A checked set of choices.
 
     Without `steps`, training stops when the estimated KL divergence is below `tolerance`; if that is None too, when
-    the ELBO stops improving. `piece` is the number of steps per call of compiled code, None for as many as fit.
+    the ELBO stops improving. `piece` is the number of steps per call of compiled code, None for as many as fit. A
+    component more of a mixture must gain `part_gain` nats. `checks` says how hard the verdict looks for mass elsewhere.
     """
 
     family_name: str
@@ -56,6 +60,8 @@ class Settings:
     learning_rate: float | None
     tolerance: float | None = None
     piece: int | None = None
+    part_gain: float = PART_GAIN
+    checks: Checks = CHECKS["default"]
 
     def spec(self, dim: int) -> Spec:
         """Describe the flow for a posterior of `dim` dimensions."""
@@ -85,14 +91,25 @@ class Settings:
 
     def describe(self) -> dict[str, Any]:
         """Return the choices as JSON-able values, `tolerance` as `fit` takes it."""
-        skip = ("family", "optimizer", "family_name", "piece")
+        skip = ("family", "optimizer", "family_name", "piece", "part_gain")
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in skip}
         tolerance = None if self.steps is not None else self.tolerance or 0.0
-        return {"family": self.family_name, **fields, "tolerance": tolerance}
+        return {"family": self.family_name, **fields, "tolerance": tolerance, "checks": self.checks.name}
 
 
 def resolve_settings(
-    *, family, order, base, steps, num_particles, restarts, components, optimizer, precision, tolerance=None
+    *,
+    family,
+    order,
+    base,
+    steps,
+    num_particles,
+    restarts,
+    components,
+    optimizer,
+    precision,
+    tolerance=None,
+    checks="default",
 ) -> Settings:
     """Check what was given and fill in what was not."""
     kind, variant = get_family(family)
@@ -126,6 +143,7 @@ def resolve_settings(
         optimizer=transformation,
         learning_rate=learning_rate,
         tolerance=_tolerance(tolerance, steps, kind, family),
+        checks=resolve_checks(checks),
     )
 
 

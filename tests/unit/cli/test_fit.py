@@ -131,11 +131,20 @@ def test_a_model_from_files(finished, inputs):
 
 
 def test_options_reach_the_fit(capsys, inputs, tmp_path, fitted):
-    words = "--seed 3 --family bernstein --order 7 --steps 9 --restarts 2 --components 2 --quiet --format csv --draws 7"
+    words = "--seed 3 --family bernstein --order 7 --steps 9 --restarts 2 --components 2 --checks thorough"
+    words += " --quiet --format csv --draws 7"
     code, out, err = run(capsys, *inputs, "--out", tmp_path / "out", "--resample", *words.split())
     assert code == 0
     (asked,) = fitted
-    expected = {"key": 3, "family": "bernstein", "order": 7, "steps": 9, "restarts": 2, "components": 2}
+    expected = {
+        "key": 3,
+        "family": "bernstein",
+        "order": 7,
+        "steps": 9,
+        "restarts": 2,
+        "components": 2,
+        "checks": "thorough",
+    }
     assert {name: asked[name] for name in expected} == expected
     assert asked["progress"] is False
     assert asked["model_kwargs"]["N"] == 3

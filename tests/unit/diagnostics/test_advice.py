@@ -38,6 +38,8 @@ def test_a_usable_fit_is_weighted_by_default():
     assert "Load the posterior with its model" in text(USABLE)
     assert advise(USABLE, FLAT, DEFAULTS, True)[-1] == EXACT
     assert not any(d.weights_correct for d in (GOOD, POOR, TAILS, dataclasses.replace(USABLE, missing_mass=0.04)))
+    # What lies elsewhere has no weight, however little it is.
+    assert not dataclasses.replace(USABLE, missing_mass=0.002, missing_effect=0.6).weights_correct
 
 
 @pytest.mark.parametrize("diagnostics", [USABLE, POOR, TAILS])

@@ -40,8 +40,9 @@ def may_mix(verdict, left, probes=TWO_PLACES, missing=None, effect=None, imprope
         # What is left is less than what a mixture must gain.
         ({"verdict": "usable", "left": 0.005}, False),
         ({"verdict": "usable", "left": 0.005, "missing": 0.2}, True),
-        # Only moments notice so little mass: a mixture would not be taken.
-        ({"verdict": "usable", "left": 0.5, "missing": 0.002, "effect": 2.0}, False),
+        # Only moments notice so little mass.
+        ({"verdict": "usable", "left": 0.0, "missing": 0.002, "effect": 2.0}, True),
+        ({"verdict": "usable", "left": 0.0, "missing": 0.002, "effect": 0.05}, False),
         # Weights that cannot be relied upon do not tell what is left.
         ({"verdict": "poor", "left": 0.005}, True),
         ({"verdict": "poor", "left": 0.5, "improper": "x"}, False),

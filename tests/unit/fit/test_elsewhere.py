@@ -61,7 +61,9 @@ def heat(log_density, dim, fit=None, log_share=0.0, num=4000):
     return draw_heated(fit or unit(dim), target_of(log_density, dim), log_share, as_key(0), num)
 
 
-@pytest.mark.parametrize(("dim", "share", "width"), [(1, 0.2, 30.0), (4, 0.05, 20.0), (10, 0.5, 8.0), (40, 0.3, 5.0)])
+@pytest.mark.parametrize(
+    ("dim", "share", "width"), [(1, 0.2, 30.0), (4, 0.05, 20.0), (10, 0.5, 8.0), (40, 0.3, 5.0), (3, 0.1, 800.0)]
+)
 def test_mass_of_any_width_around_a_fit_is_found(dim, share, width):
     found = heat(mixed(normal, lambda x: normal(x, width), share), dim, log_share=np.log1p(-share)).found
     # What lies within a few standard deviations of the fit is not called missed.
@@ -72,6 +74,12 @@ def test_mass_of_any_width_around_a_fit_is_found(dim, share, width):
 def test_a_fit_of_the_posterior_misses_nothing():
     for dim in (1, 5, 30):
         assert heat(normal, dim).found.share < 1e-6
+
+
+def test_mass_that_comes_to_an_end_is_told_from_a_plateau():
+    assert heat(mixed(normal, lambda x: normal(x, 300.0), 0.3), 2, log_share=np.log(0.7)).ends
+    assert not heat(lambda x: jnp.logaddexp(normal(x), -2.0 * jnp.log1p(jnp.sum(x**2)) / 2), 2).ends
+    assert not heat(normal, 2).ends
 
 
 def test_wide_mass_along_a_single_coordinate_is_found():
@@ -149,7 +157,8 @@ def test_paths_from_far_out_find_a_far_mode():
     search = look_elsewhere(fit, target, SETTINGS, start_at_zero(dim), as_key(0))
     assert search.elsewhere.modes
     assert search.elsewhere.share == pytest.approx(0.4, rel=0.1)
-    assert search.elsewhere.looked == ("4,000 heated draws", "72 starts")
+    # Eight paths more begin where the tempered run ended.
+    assert search.elsewhere.looked == ("4,000 heated draws", "80 starts", "a tempered run of 1,000 particles")
     assert any(np.allclose(place, 12.0, atol=1.0) for place in search.places.loc)
 
 
@@ -160,7 +169,7 @@ def test_the_prior_tells_where_to_start():
 
     target = Target(as_model(model, (), {}))
     heated = draw_heated(unit(2, 1000.0), target, 0.0, as_key(0), 500)
-    probes, num, origin = climb(target, SETTINGS, start_at_zero(2), heated, as_key(1))
+    probes, num, origin = climb(target, SETTINGS, start_at_zero(2), heated, np.empty((0, 2)), as_key(1))
     assert num == 72
     assert "prior" in origin
     assert {round(float(x), -2) for x in probes.loc[probes.elbo > -20.0, 0]} >= {1000.0, 1500.0}

@@ -69,6 +69,10 @@ def test_a_mixture_drops_what_was_found_twice():
 
 def test_a_mixture_takes_a_light_mode():
     assert choose_parts(densities_of([0.0, 0.1, DISTANCE], share=0.02), 3) == [0, 2]
+    # One that only moments notice, where it was asked for.
+    lighter = densities_of([0.0, 0.1, DISTANCE], share=0.002)
+    assert choose_parts(lighter, 3) == [0]
+    assert choose_parts(lighter, 3, gain=0.0006) == [0, 2]
 
 
 def test_a_giant_weight_or_a_broken_flow_does_not_lead_the_choice():
