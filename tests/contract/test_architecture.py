@@ -29,6 +29,7 @@ LAYERS = (
         "sealed",
         "text",
         "versions",
+        "watched",
     ),
     ("models",),
     ("target", "preflight"),
