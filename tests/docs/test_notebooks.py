@@ -24,7 +24,7 @@ def load(path):
 notebooks, outputs_of = (load(ROOT / "docs" / f"{name}.py") for name in ("notebooks", "outputs"))
 PAGES = {page.stem: page for page in notebooks.pages()}
 # Tutorials need more than the packages that are always there.
-NEEDS = {"stan": "httpstan", "pymc": "pymc", "pictures-and-a-table": "formulaic"}
+NEEDS = {"stan": "httpstan", "pymc": "pymc", "bambi": "bambi", "pictures-and-a-table": "formulaic"}
 
 
 def code(notebook):
@@ -33,7 +33,7 @@ def code(notebook):
 
 def test_the_tutorials_that_there_should_be():
     assert {"regression", "eight-schools", "neural-network", "separate-modes", "laptop-to-cluster"} <= set(PAGES)
-    assert {"stan", "pymc", "pictures-and-a-table"} <= set(PAGES)
+    assert {"stan", "pymc", "bambi", "pictures-and-a-table"} <= set(PAGES)
 
 
 @pytest.mark.parametrize("name", PAGES)
