@@ -1,7 +1,7 @@
 """Show in every tutorial what its code prints and draws, as a run of it as a notebook has shown it.
 
-`python docs/outputs.py [NAME ...]` runs tutorials, which takes minutes, and writes what they show below each block of
-their code, and their pictures to docs/assets/tutorials.
+`python docs/outputs.py [NAME ...]` runs tutorials and the other pages with outputs, which takes minutes, and writes
+what they show below each block of their code, and their pictures to docs/assets/tutorials.
 """
 
 import base64
@@ -15,6 +15,8 @@ from typing import Any
 
 FOLDER = Path(__file__).parent / "assets" / "tutorials"
 WIDGET = "application/vnd.jupyter.widget-view+json"
+# They show outputs as tutorials do.
+OTHER_PAGES = (Path(__file__).parent / "how-to" / "coming-from.md",)
 # A block of code and, between the two comments, what it showed.
 BEGIN, END = "<!-- output -->", "<!-- end of output -->"
 BLOCK = re.compile(rf"^```python\n(.*?)^```\n(\n{BEGIN}\n.*?{END}\n)?", flags=re.DOTALL | re.MULTILINE)
@@ -65,7 +67,7 @@ def main(names: list[str]) -> None:
     assert spec.loader is not None
     notebooks = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(notebooks)
-    for page in notebooks.pages():
+    for page in [*notebooks.pages(), *OTHER_PAGES]:
         if names and page.stem not in names:
             continue
         with tempfile.TemporaryDirectory() as folder:

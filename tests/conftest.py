@@ -4,6 +4,7 @@ import os
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=1".strip()
 
 import gc
+import io
 import tempfile
 
 import jax
@@ -25,6 +26,19 @@ def pytest_configure(config):
 
 def pytest_unconfigure(config):
     config.compiled.cleanup()
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def terminal():
+    """A terminal, for `contextlib.redirect_stderr`: pytest puts its own stderr in place when a test begins."""
+    return Terminal()
 
 
 @pytest.fixture(autouse=True, scope="session")

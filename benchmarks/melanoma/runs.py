@@ -24,6 +24,7 @@ from benchmarks.melanoma.tables import load_m2
 from benchmarks.study.nuts import check_chains
 from benchmarks.study.plan import Result
 from bernflow import BernflowError
+from bernflow.fit.bar import Bar
 from bernflow.fit.batches import Batches
 from bernflow.fit.deadline import Deadline
 from bernflow.fit.joint import JointTrainee
@@ -144,7 +145,7 @@ def run_m3(
     training = NetworkTraining(**how, epoch_end=epoch_end, keep=lambda _: best.kept)
     with use_precision("float32"):
         posterior = fit_jointly(
-            model, settings, jax.random.key(seed), batch_size, False, Deadline.start(), bf.fit, training
+            model, settings, jax.random.key(seed), batch_size, Bar(False), Deadline.start(), bf.fit, training
         )
     if posterior.settings["interrupted"]:
         raise KeyboardInterrupt  # half a fit is no result to keep

@@ -27,6 +27,7 @@ LAYERS = (
         "sealed",
         "text",
         "versions",
+        "watched",
     ),
     ("models",),
     ("target", "preflight"),

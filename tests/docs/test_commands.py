@@ -149,13 +149,15 @@ def folder(tmp_path, monkeypatch):
     echo = next(command for command in FOUND if command.startswith("echo "))
     subprocess.run(echo, shell=True, check=True, executable="/bin/sh")
     assert (tmp_path / "data.json").exists()
+    (tmp_path / "data.csv").write_text("y\n0.3\n1.2\n-0.4\n")
     return tmp_path
 
 
 def run_all(commands, capsys):
     # Demo and fit make what others read, here as on the pages.
     order = sorted(commands, key=lambda command: command.split()[1] not in ("demo", "fit"))
-    assert main(["fit", "model.py", "data.json", "--out", "schools", "--quiet"]) == 0
+    for out in ("schools", "schools-pooled"):
+        assert main(["fit", "model.py", "data.json", "--out", out, "--quiet"]) == 0
     for command in order:
         code = main(shlex.split(command)[1:])
         out, err = capsys.readouterr()

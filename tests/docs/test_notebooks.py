@@ -26,7 +26,7 @@ PAGES = {page.stem: page for page in notebooks.pages()}
 # Run at small settings in the fast suite; the others in the slow one.
 FAST = ("regression", "eight-schools", "separate-modes")
 # Tutorials need more than the packages that are always there.
-NEEDS = {"stan": "httpstan", "pymc": "pymc", "pictures-and-a-table": "formulaic"}
+NEEDS = {"stan": "httpstan", "pymc": "pymc", "bambi": "bambi", "pictures-and-a-table": "formulaic"}
 
 
 def code(notebook):
@@ -35,7 +35,7 @@ def code(notebook):
 
 def test_the_tutorials_that_there_should_be():
     assert {"regression", "eight-schools", "neural-network", "separate-modes", "laptop-to-cluster"} <= set(PAGES)
-    assert {"stan", "pymc", "pictures-and-a-table"} <= set(PAGES)
+    assert {"stan", "pymc", "bambi", "pictures-and-a-table"} <= set(PAGES)
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -164,6 +164,33 @@ def test_a_ridge_is_found_by_the_curvature_of_the_start():
     assert look(round_hill, 2, None, start=start) is None
 
 
+REPEATED_COLUMN = np.random.default_rng(1).normal(size=40)
+
+
+@pytest.mark.parametrize(
+    ("prior_sd", "width", "found"), [(None, 5e12, "b[0], b[1]"), (1e8, 1e8, None), (1e8, 1e9, None)]
+)
+def test_a_ridge_whose_direction_is_lost_in_rounding_is_followed_by_the_curvature(prior_sd, width, found):
+    """Two coefficients of one repeated column: fits widen along the ridge until its direction has no digits left."""
+    across = 0.5 / np.linalg.norm(REPEATED_COLUMN)
+
+    def log_density(theta):
+        b = theta["b"]
+        residuals = 2.0 * REPEATED_COLUMN - REPEATED_COLUMN * b[0] - REPEATED_COLUMN * b[1]
+        prior = 0.0 if prior_sd is None else -0.5 * jnp.sum((b / prior_sd) ** 2)
+        return -0.5 * jnp.sum((residuals / 0.5) ** 2) + prior
+
+    with jax.enable_x64(True):
+        target = Target(bf.from_log_density(log_density, {"b": np.zeros(2)}))
+        # As good as rounding allows, but for a tilt by some of the last digits.
+        factor = jnp.array([[width, 0.0], [-width * (1.0 + 1e-12), across]])
+        fit = LocationScale(TriangularAffine(jnp.array([0.0, 2.0]), factor))
+        x, log_q = fit.sample_and_log_prob(jax.random.key(1), 2000)
+        log_weights = np.asarray(jax.vmap(target.log_density)(x) - log_q)
+        seen = find_endless(fit, target, np.asarray(x), log_weights, jax.random.key(0))
+    assert (seen.parameters if seen else None) == found
+
+
 def test_a_start_that_is_too_narrow_is_no_false_alarm():
     assert look(squares, 2, None, start=Gaussian(np.zeros(2), 1e-5 * np.eye(2), np.zeros(()))) is None
 

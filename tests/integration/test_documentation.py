@@ -21,14 +21,13 @@ EXAMPLES = {
 SAME = {"docs/index.md-0": "README.md-0"}
 # Run as they are in every run: the first thing that a reader pastes.
 WHOLE = {"README.md-0"}
-# Pages whose examples need more than Python packages that are always there.
+# Examples may need more than Python packages.
 HAS_STAN = importlib.util.find_spec("httpstan") is not None and any(map(shutil.which, ("g++", "clang++", "c++")))
-NEED_STAN = ("docs/how-to/stan.md", "docs/tutorials/stan.md")
 
 
 def whole(name):
     marks = [] if name in WHOLE else [pytest.mark.slow]
-    if name.rpartition("-")[0] in NEED_STAN:
+    if "from_stan(" in EXAMPLES[name]:
         marks.append(pytest.mark.skipif(not HAS_STAN, reason="what Stan needs is not installed"))
     return pytest.param(name, marks=marks)
 

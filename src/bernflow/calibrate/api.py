@@ -77,7 +77,7 @@ def calibrate(
         weighted: rank among draws that are resampled by their importance weights, as by `draws(weighted=True)`.
         executor: a `concurrent.futures.Executor`, such as a process pool, whose workers fit the simulations, see
             `bernflow.map_fits`. Simulations of a worker that was lost are left out, with a warning.
-        progress: show a progress bar.
+        progress: show a progress bar, in terminals and notebooks.
 
     Example:
         >>> found = bf.calibrate(model, y, num_simulations=40, steps=100, progress=False)

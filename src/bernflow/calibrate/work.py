@@ -24,6 +24,7 @@ from bernflow.many.pool import Failure, Pool
 from bernflow.models.base import Theta
 from bernflow.precision import use_precision
 from bernflow.target import Target
+from bernflow.watched import is_watched
 
 
 class Request(NamedTuple):
@@ -100,7 +101,13 @@ def run_blocks(
     count = math.ceil(request.num / size)
     found: dict[int, Block] = {}
     lost: list[str] = []
-    with tqdm(total=request.num, desc="bernflow", unit="simulation", disable=not progress, dynamic_ncols=True) as bar:
+    with tqdm(
+        total=request.num,
+        desc="bernflow",
+        unit="simulation",
+        disable=not (progress and is_watched()),
+        dynamic_ncols=True,
+    ) as bar:
         results: Iterator[tuple[str, Any]]
         if executor is None:
             results = ((str(i), _fit(request, prepared, size, i)) for i in range(count))

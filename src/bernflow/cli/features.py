@@ -52,6 +52,7 @@ FEATURES = (
         ", and a C++ compiler (apt-get install g++, dnf install gcc-c++, xcode-select --install)",
     ),
     Feature("pymc", "PyMC models", "bf.from_pymc", ("pymc",)),
+    Feature("bambi", "formulas with random effects", "bf.fit(bambi_model)", ("bambi",)),
     Feature(
         "peers", "other flows and samplers", "family='planar' or 'realnvp', sampler='blackjax'", ("flowjax", "blackjax")
     ),
@@ -68,5 +69,5 @@ FEATURES = (
     Feature(
         "notebooks", "tutorials as notebooks", "make notebooks", ("jupytext", "nbclient", "ipykernel", "ipywidgets")
     ),
-    Feature("zarr", "draws as Zarr", "bernflow fit --format zarr", ("zarr",)),
+    Feature("zarr", "draws as Zarr", "bernflow fit --format zarr", ("zarr", "numcodecs")),
 )

@@ -15,6 +15,7 @@ from bernflow.background import without_pauses
 from bernflow.errors import ArgumentError
 from bernflow.fit.arguments import model_arguments
 from bernflow.fit.automatic import fit_target
+from bernflow.fit.bar import Bar
 from bernflow.fit.deadline import PIECE, Deadline
 from bernflow.fit.devices import Devices, as_mesh
 from bernflow.fit.engine import stacked, train_and_judge, warn_if_poor
@@ -22,6 +23,7 @@ from bernflow.fit.identity import identify
 from bernflow.fit.jointly import fit_jointly, is_joint
 from bernflow.fit.judging import DIAGNOSTIC_PRECISION
 from bernflow.fit.mappings import forget_if_crowded
+from bernflow.fit.refining import announce, say_gain
 from bernflow.fit.resume import Resumption, claim_folder
 from bernflow.fit.settings import check_count, resolve_settings
 from bernflow.flows.external import FlowjaxFlow
@@ -113,7 +115,7 @@ def fit(
         resume: a folder that the fit writes checkpoints into. The same call goes on from the last one, however it was
             stopped, and ends with the same result; once it has come to its end, it returns that. Checkpoints of
             another fit are refused.
-        progress: show a progress bar.
+        progress: show a progress bar, in terminals and notebooks; logs stay silent.
         **model_keywords: keyword arguments of a NumPyro model.
 
     Example:
@@ -154,9 +156,9 @@ def fit(
         check_count("batch_size", batch_size, 0)
     random_key = as_key(key)
     devices = None if mesh is None else Devices(as_mesh(mesh))
-    progress = progress and jax.process_index() == 0
     mesh_of_fit = use_mesh(None if devices is None else devices.mesh)
     with ExitStack() as claims:
+        bar = claims.enter_context(Bar(progress and jax.process_index() == 0, deadline))
         with compiled_code(), mesh_of_fit, use_precision(settings.precision):
             with without_pauses():
                 accepted = as_model(model, model_args, model_kwargs)
@@ -185,11 +187,11 @@ def fit(
                         "or give steps."
                     )
                 posterior = fit_jointly(
-                    accepted, settings, random_key, batch_size, progress, deadline, refine, None, resumption, devices
+                    accepted, settings, random_key, batch_size, bar, deadline, refine, None, resumption, devices
                 )
             else:
                 posterior = fit_target(
-                    Target(accepted), settings, random_key, progress, deadline, refine, resumption, devices
+                    Target(accepted), settings, random_key, bar, deadline, refine, resumption, devices
                 )
         warn_if_poor(posterior)
         if devices is not None and devices.own_rows:
@@ -226,9 +228,11 @@ def refine(
                 "refine() trains a mixture on whose flows know their score, and those of the family "
                 f"{settings.family_name!r} do not: call bf.fit with more steps."
             )
-    refined, _ = train_and_judge(
-        target, settings, flows, as_key(key), progress, Deadline.start(), refine, earlier=posterior
-    )
+    announce(posterior, steps, progress)
+    deadline = Deadline.start()
+    with Bar(progress, deadline, "refine") as bar:
+        refined, _ = train_and_judge(target, settings, flows, as_key(key), bar, deadline, refine, earlier=posterior)
+    say_gain(refined, posterior)
     warn_if_poor(refined)
     return refined
 

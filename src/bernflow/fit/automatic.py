@@ -7,6 +7,8 @@ from jaxtyping import Array, Key
 
 from bernflow.diagnostics.elsewhere import MEAN_ERROR
 from bernflow.diagnostics.verdict import MISSING_USABLE
+from bernflow.fit.bar import Bar
+from bernflow.fit.chunk import num_stacked
 from bernflow.fit.deadline import STAGE_SHARE, Deadline
 from bernflow.fit.devices import Devices
 from bernflow.fit.engine import (
@@ -51,7 +53,7 @@ def fit_target(
     target: Target,
     settings: Settings,
     key: Key[Array, ""],
-    progress: bool,
+    bar: Bar,
     deadline: Deadline,
     refiner: Refiner,
     resumption: Resumption | None = None,
@@ -78,7 +80,7 @@ def fit_target(
             settings,
             flows,
             key,
-            progress,
+            bar,
             deadline,
             refiner,
             goal=goal,
@@ -99,11 +101,13 @@ def fit_target(
             mixture = share(flows, target, settings, nth(key, 3), devices)
         if mixture is None:
             return train(alone, settings, flows, key, probes)[0]
+        bar.stage(f"mixture of {num_stacked(flows)}")
         shared, _ = train("together", settings, mixture, nth(key, 4), probes, TOGETHER_GOAL)
         if shared.diagnostics.verdict == "good" or _was_cut_short(shared):
             return shared
         if not deadline.allows_stage(MIXTURE_SECONDS):
             return _without(shared, "each flow was trained alone", deadline)
+        bar.stage(f"{num_stacked(flows)} flows, each alone")
         return _better(shared, train(alone, settings, flows, key, probes)[0])
 
     if (settings.components or 1) > 1:
@@ -113,6 +117,7 @@ def fit_target(
         return posterior
     if not deadline.allows_stage(MIXTURE_SECONDS):
         return _without(posterior, "a mixture was fitted", deadline)
+    bar.stage("mixture")
     again_key, flow_key, train_key = spawn(nth(key, 3), 3)
     starts = find_starts(target, NUM_PATHS, again_key, devices)
     starts, places = _with_missed(starts, _promising(starts, posterior.diagnostics.elbo), missed)

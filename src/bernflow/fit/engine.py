@@ -14,6 +14,7 @@ from bernflow.background import Effort, without_pauses
 from bernflow.diagnostics.verdict import Diagnostics
 from bernflow.fit import modes
 from bernflow.fit.ahead import compile_ahead
+from bernflow.fit.bar import Bar
 from bernflow.fit.building import flows_at
 from bernflow.fit.chunk import Trainee, begin, gradients_per_step
 from bernflow.fit.deadline import Deadline, Pace
@@ -21,7 +22,7 @@ from bernflow.fit.devices import Devices
 from bernflow.fit.final import Evidence, final_judgment
 from bernflow.fit.interruption import Interruption
 from bernflow.fit.judging import DIAGNOSTIC_PRECISION, Look, cast, choose, look
-from bernflow.fit.loop import Method, Place, train
+from bernflow.fit.loop import LONG_CYCLE, LONG_CYCLE_IN_REFINING, Method, Place, train
 from bernflow.fit.powers import find_powers
 from bernflow.fit.progress import Recorder
 from bernflow.fit.resume import LoopMemory
@@ -155,7 +156,7 @@ def train_and_judge(
     settings: Settings,
     flows: AbstractDistribution,
     key: Key[Array, ""],
-    progress: bool,
+    bar: Bar,
     deadline: Deadline,
     refiner: Refiner,
     *,
@@ -184,11 +185,13 @@ def train_and_judge(
         cover=settings.family.cover,
         tolerance=settings.tolerance,
         piece=settings.piece,
+        long_cycle=LONG_CYCLE if earlier is None else LONG_CYCLE_IN_REFINING,
     )
     pace = Pace(deadline)
     loop_key, choice_key, judge_key = spawn(key, 3)
     done_before = 0 if earlier is None else int(earlier.settings["steps"])
-    recorder = Recorder(progress, settings.num_particles, done_before)
+    recorder = Recorder(bar, settings.num_particles, done_before, may_end=settings.steps is None)
+    bar.phase("compiling")
 
     def keep(place: Place) -> None:
         if memory is not None:
@@ -213,12 +216,12 @@ def train_and_judge(
                 spread = _spread(target, devices)
                 place = None if memory is None else memory.restore(begun, recorder)
                 trained = train(
-                    begun, spread, loop_key, method, settings.steps, recorder, place, keep, goal, accept, pace
+                    begun, spread, loop_key, method, settings.steps, recorder, place, keep, goal, accept, pace, bar.seen
                 )
         finally:
-            recorder.close()
             if memory is not None:
                 memory.flush()
+        bar.phase("judging")
         done, interrupted = trained.steps, trained.interrupted
         if interrupted:
             _warn_interrupted(done_before + done)

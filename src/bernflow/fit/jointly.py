@@ -13,6 +13,7 @@ from jaxtyping import Array, Key
 
 from bernflow.diagnostics.verdict import judge, say_improper
 from bernflow.fit import joint
+from bernflow.fit.bar import Bar
 from bernflow.fit.batches import Batches
 from bernflow.fit.deadline import Deadline, Pace
 from bernflow.fit.devices import Devices, check_batches
@@ -91,7 +92,7 @@ def fit_jointly(
     settings: Settings,
     key: Key[Array, ""],
     batch_size: int | None,
-    progress: bool,
+    bar: Bar,
     deadline: Deadline,
     refiner: Callable[..., Posterior],
     training: NetworkTraining | None = None,
@@ -119,7 +120,7 @@ def fit_jointly(
     steps = settings.steps or _default_steps(batches.steps_per_epoch, has_weights, many)
     method = _method(light, settings, training)
     pace = Pace(deadline.part(NETWORK_SHARE if has_weights else 1.0))
-    recorder = Recorder(progress, settings.num_particles)
+    recorder = Recorder(bar, settings.num_particles)
     memory = None if resumption is None else resumption.joint()
     try:
         density = _batch_density(light, model, batches)
@@ -139,6 +140,7 @@ def fit_jointly(
             trainee, first_step = training.resume(trainee)
         done = first_step
         if done < steps:
+            bar.phase("compiling")
             trainee, done = joint.train_jointly(
                 trainee,
                 without_rows,
@@ -158,12 +160,12 @@ def fit_jointly(
         if training.keep is not None:
             trainee = training.keep(trainee)
     finally:
-        recorder.close()
         if memory is not None:
             memory.flush()
     history = recorder.history(0) if recorder.num_rows else {}
     more = {"batch_size": size, "joint_steps": done, "tolerance": None}
     if not has_weights:
+        bar.phase("judging")
         with use_precision(DIAGNOSTIC_PRECISION):
             flow = cast(fetched(trainee.flow), DIAGNOSTIC_PRECISION)
             skipped = int(trainee.num_skipped)
@@ -189,13 +191,14 @@ def fit_jointly(
     frozen = Target(model.frozen(*fetched((trainee.weights, trainee.state))))
     given_network = dataclasses.replace(settings, steps=None)
     flow_keys = spawn(final_key, 3)
+    bar.stage("given the network")
     flows, probes = initial_flows(frozen, given_network, flow_keys[0], flow_keys[1], devices)
     posterior, _ = train_and_judge(
         frozen,
         given_network,
         flows,
         flow_keys[2],
-        progress,
+        bar,
         deadline,
         refiner,
         probes=probes,

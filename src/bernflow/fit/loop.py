@@ -75,6 +75,8 @@ NUM_CYCLES_MIXTURE = 4
 # Where there is more to gain, only a cycle of such a length that was in vain is the last one. To a tolerance it is one
 # of the second length, and any where the tolerance is out of reach.
 LONG_CYCLE, LONG_CYCLE_TO_TOLERANCE = 2000, 500
+# What is trained on was trained before: the first cycle tells whether there is anything left to gain.
+LONG_CYCLE_IN_REFINING = 1000
 # To a tolerance: looked at often, because it may be met early.
 SHORT_CYCLES = tuple(map(Cycle, (250, 250, 500, 1000, 2000, 4000, 8000)))
 # From this share of effective draws on, importance weights can lead the fit into the tails.
@@ -92,6 +94,7 @@ class Trained(NamedTuple):
         is_over: whether a training that ends by itself ends here.
         is_within: whether it ends because the tolerance is met, as far as the draws of an evaluation can tell, or
             because nothing was gained: only if more draws call it good.
+        nats: estimate of the KL divergence from the posterior, where the flows were looked at.
     """
 
     trainee: Trainee
@@ -100,6 +103,7 @@ class Trained(NamedTuple):
     is_over: bool = False
     is_within: bool = False
     out_of_time: bool = False
+    nats: float | None = None
 
 
 class Place(NamedTuple):
@@ -134,6 +138,7 @@ class Method(NamedTuple):
         cover: after the first cycle, minimise the forward KL where q has too little, if the weights allow it.
         tolerance: distance from the posterior, in nats, at which to stop; None: where nothing is gained any more.
         piece: number of steps per call of compiled code under a time limit.
+        long_cycle: without a tolerance, training ends after a cycle of so many steps that gained nothing.
     """
 
     optimizer: optax.GradientTransformation
@@ -144,6 +149,7 @@ class Method(NamedTuple):
     cover: bool = True
     tolerance: float | None = None
     piece: int | None = None
+    long_cycle: int = LONG_CYCLE
 
     def rates(self, num: int, share: float = 1.0) -> Float[np.ndarray, " num"]:
         """Return the learning rates of one cycle: linear warm-up to a share of the rate, then a cosine down to zero."""
@@ -173,6 +179,7 @@ def train(
     goal: float | None = None,
     accept: Callable[[Trainee], bool] = lambda trainee: True,
     pace: Pace | None = None,
+    see: Callable[[float], None] = lambda nats: None,
 ) -> Trained:
     """Train for the given number of steps, or until nothing is gained any more.
 
@@ -188,9 +195,12 @@ def train(
         goal: distance from the posterior, in nats, that the first cycle must reach for a second to follow.
         accept: judges flows that meet the tolerance by more draws; training goes on unless it returns True.
         pace: ends the training before the time limit.
+        see: hears of estimates of the KL divergence from the posterior.
     """
     cycles = choose_cycles(trainee, target, method) if steps is None else _divide(steps, method)
     for trained in go_through(cycles, trainee, target, key, method, steps, report, place, keep, goal, pace):
+        if trained.nats is not None:
+            see(trained.nats)
         if trained.is_over and (not trained.is_within or accept(trained.trainee)):
             break
     return trained
@@ -249,7 +259,7 @@ def go_through(
             met = is_met(trainee, seen, seen, UNCOVERED_KHAT)
             if met:
                 report(0, 0, _seen_at_start(seen, method.num_particles))
-            yield Trained(trainee, 0, is_over=met, is_within=met and asks_for_good)
+            yield Trained(trainee, 0, is_over=met, is_within=met and asks_for_good, nats=distance(best_of(seen)))
             place = place._replace(weights=seen)
     done, after, trainee, weights = place.done, place.after, place.kept, place.weights
     try:
@@ -303,7 +313,7 @@ def go_through(
             # One cycle of covering is due unless the tails are met already.
             khat_allowed = UNCOVERED_KHAT if cycle == 0 else COVERED_KHAT
             # After a bold cycle in vain the next one, at a low rate, may still gain.
-            is_long = (length >= LONG_CYCLE and not bold) or method.tolerance is not None
+            is_long = (length >= method.long_cycle and not bold) or method.tolerance is not None
             in_vain = may_end and not step.worthwhile and (is_close(best_of(judged)) or is_long)
             if goal is not None and cycle == 0 and distance(best_of(weights)) > goal:
                 in_vain = True
@@ -311,7 +321,8 @@ def go_through(
             # What a cycle did not improve is over if it is good, even where the tolerance is out of reach.
             settled = asks_for_good and cycle > 0 and not step.worthwhile
             over, asks = met or settled, asks_for_good and not in_vain
-            yield Trained(trainee, done, is_over=over, is_within=over and asks)
+            nats = distance(best_of(weights))
+            yield Trained(trainee, done, is_over=over, is_within=over and asks, nats=nats)
     except (KeyboardInterrupt, OutOfTimeError) as reason:
         out_of_time = isinstance(reason, OutOfTimeError)
         if done == 0:

@@ -1,8 +1,8 @@
-"""The progress bar, and the record of what training saw."""
+"""The record of what training saw, which also moves the progress bar."""
 
 import numpy as np
-from tqdm.auto import tqdm
 
+from bernflow.fit.bar import Bar
 from bernflow.fit.chunk import Trace
 
 # The record has one row per so many steps.
@@ -10,13 +10,20 @@ STEPS_PER_ROW = 25
 
 
 class Recorder:
-    """Hears of every chunk: keeps the ELBO with its Monte Carlo error, and moves a bar where one is wanted."""
+    """Hears of every chunk: keeps the ELBO with its Monte Carlo error, and tells the bar.
 
-    def __init__(self, progress: bool, num_particles: int, first_step: int = 0):
-        # Nothing moves until the first chunk is compiled, which takes seconds.
-        self._bar = tqdm(desc="bernflow: compiling", unit="step", disable=not progress, dynamic_ncols=True)
+    Args:
+        bar: shows it.
+        num_particles: draws per step.
+        first_step: number of steps before this training.
+        may_end: training ends after the planned steps only if the fit is good enough then.
+    """
+
+    def __init__(self, bar: Bar, num_particles: int, first_step: int = 0, may_end: bool = False):
+        self._bar = bar
         self._num_particles = num_particles
         self._first_step = first_step
+        self._may_end = may_end
         self._rows: list[tuple[int, np.ndarray, np.ndarray]] = []
 
     @property
@@ -32,16 +39,8 @@ class Recorder:
             elbo, variance = (np.mean(values[:, start:stop], 1) for values in trace)
             error = np.sqrt(variance / ((stop - start) * self._num_particles))
             self._rows.append((self._first_step + done - num + stop, elbo, error))
-        self._bar.total = planned
-        self._bar.set_description_str("bernflow", refresh=False)
-        self._bar.update(done - self._bar.n)
-        self._bar.set_postfix_str(f"ELBO {np.max(elbo):.3f}")
-
-    def close(self) -> None:
-        """End the bar at what was done."""
-        self._bar.total = self._bar.n
-        self._bar.refresh()
-        self._bar.close()
+        if done:  # the record of a start that needs no training has no steps
+            self._bar.trained(done, planned, float(np.max(np.mean(trace.elbo, 1))), self._may_end)
 
     def record(self, num: int) -> dict[str, np.ndarray]:
         """Return the first rows of the record of all restarts as arrays, to be kept and given to `restore`."""
@@ -52,9 +51,6 @@ class Recorder:
         """Go on from an earlier record."""
         steps = [int(step) for step in record["step"]]
         self._rows = list(zip(steps, record["elbo"], record["elbo_se"], strict=True))
-        if steps:
-            # Shown as done, but not as done in the time since the bar began.
-            self._bar.initial = self._bar.n = steps[-1] - self._first_step
 
     def history(self, restart: int) -> dict[str, np.ndarray]:
         """Return the record of one restart: step, elbo, elbo_se."""

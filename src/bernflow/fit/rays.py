@@ -17,7 +17,8 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 from threadpoolctl import threadpool_limits
 
-from bernflow.diagnostics.properness import LOWEST_PLATEAU, NUM_LAST_STEPS, endless_until
+from bernflow.diagnostics.properness import LOWEST_PLATEAU, NUM_LAST_STEPS, NUM_STEPS, endless_until
+from bernflow.fit.flat import ridge
 from bernflow.fit.modes import COVERED
 from bernflow.fit.ridges import endless_scales
 from bernflow.fit.start import Gaussian
@@ -128,11 +129,30 @@ def find_endless(
         # The last ray moves all parameters, so that it names them only where no axis does.
         for ray in np.flatnonzero(until[:-1]) if until[:-1].any() else np.flatnonzero(until):
             reach = np.maximum(reach, _reach(push, rays, int(ray), core))
+    lost = ridge(target, core) if furthest == 0.0 and len(core) else None
+    if lost is not None:
+        push = _axes(*lost)
+        rays, until = _along_ridge(push, target, log_evidence, key)
+        furthest = float(np.max(until[:-1]))  # the last ray moves all parameters
+        for ray in np.flatnonzero(until[:-1]):
+            reach = np.maximum(reach, _reach(push, rays, int(ray), core))
     if furthest == 0.0 and thorough and len(core):
         until = endless_scales(target, np.median(core, 0), log_evidence, key)
         furthest = float(np.max(until, initial=0.0))
         reach[: len(until)] = until > 0.0
     return Endless(_names(target.layout.labels(), reach), furthest) if furthest > 0.0 else None
+
+
+def _along_ridge(
+    axes: Push, target: Target, log_evidence: float, key: Key[Array, ""]
+) -> tuple[Rays, Float[np.ndarray, " r"]]:
+    """Follow the axes of the curvature on a very long ridge; return rays and how far they go."""
+    noise = generator(key).standard_normal((NUM_NOISE, target.dim))
+    rays = _make_rays(noise, np.ones(target.dim))
+    # The unit is narrower than the fit: only what has not fallen at the end says something.
+    last = slice(-NUM_STEPS - 1, None)
+    log_mass = _log_mass(axes, rays, RADII[last], target)
+    return rays, np.array([endless_until(row, LOG_RADII[last], log_evidence) or 0.0 for row in log_mass])
 
 
 def _maps(
@@ -304,6 +324,16 @@ def _affine(gaussian: Gaussian) -> Push:
 
     def push(z: np.ndarray, rest: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return gaussian.color(z), log_det + 0.5 * np.sum(rest**2 + LOG_2PI, -1)
+
+    return push
+
+
+def _axes(center: Float[np.ndarray, " p"], factor: Float[np.ndarray, "p p"]) -> Push:
+    """Return the map from noise to points along the columns of a matrix."""
+    log_det = float(np.linalg.slogdet(factor)[1])
+
+    def push(z: np.ndarray, rest: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return center + z @ factor.T, log_det + 0.5 * np.sum(rest**2 + LOG_2PI, -1)
 
     return push
 

@@ -12,6 +12,7 @@ from bernflow.errors import ArgumentError
 from bernflow.many.kept import Kept
 from bernflow.many.pool import Failure, Pool
 from bernflow.posterior import Posterior
+from bernflow.watched import is_watched
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def map_fits(
         folder: keeps every result in a file; a call with the same function and cases then does only what is missing,
             failed cases included. Results of another function, or of a changed case, are refused. A posterior comes
             back without its model, see `bernflow.load`; where it cannot do without, return a dict.
-        progress: show a progress bar.
+        progress: show a progress bar, in terminals and notebooks.
 
     Example:
         >>> import numpyro.distributions as dist
@@ -106,7 +107,9 @@ def map_fits(
 def _results(
     function: Callable, cases: dict[str, Any], executor: Executor | None, kept: Kept | None, progress: bool
 ) -> Iterator[FitResult]:
-    with tqdm(total=len(cases), desc="bernflow", unit="fit", disable=not progress, dynamic_ncols=True) as bar:
+    with tqdm(
+        total=len(cases), desc="bernflow", unit="fit", disable=not (progress and is_watched()), dynamic_ncols=True
+    ) as bar:
         missing = {}
         for name, case in cases.items():
             found = None if kept is None else kept.load(name)

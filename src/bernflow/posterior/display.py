@@ -1,10 +1,11 @@
 """How a posterior shows itself in a terminal and in a notebook."""
 
+import textwrap
 from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bernflow.diagnostics.verdict import GOOD_KHAT, USABLE_KHAT, Diagnostics
+from bernflow.diagnostics.verdict import USABLE_KHAT, Diagnostics
 from bernflow.posterior import tables
 from bernflow.posterior.drawing import KEY, derived_sizes, draw, small_derived
 from bernflow.posterior.weighting import AUTO, num_effective
@@ -13,6 +14,8 @@ from bernflow.text import printable
 if TYPE_CHECKING:
     from bernflow.posterior.parts import PosteriorParts
 
+# Sentences are wrapped at so many columns.
+WIDTH = 100
 # Rows of a printed table.
 MAX_ROWS = 20
 # Draws behind it: those of `summary`, but fewer in very many dimensions.
@@ -46,7 +49,7 @@ def tabulate(posterior: "PosteriorParts") -> Table:
     num = len(next(iter(sample.theta.values())))
     worth = num_effective(posterior, num, sample.weighted)
     found, total = tables.rows(sample.theta, QUANTILES, posterior.axes, worth, MAX_ROWS)
-    rows = [Row(row.label, (*tables.written(row.figures), f"{row.mcse[0]:.2g}")) for row in found]
+    rows = [Row(row.label, (*tables.written(row.figures), _two_digits(row.mcse[0]))) for row in found]
     hidden = total - len(rows) + sum(size for name, size in derived_sizes(posterior).items() if name not in derived)
     if hidden:
         rows.append(Row(f"... and {hidden:,} more rows: post.summary() has all", ()))
@@ -59,8 +62,12 @@ def text(diagnostics: Diagnostics, table: Table, settings: dict[str, Any], dim: 
     shown = plain(title, diagnostics.status, _figures(diagnostics), (*COLUMNS, "MCSE"), table.rows)
     if diagnostics.verdict == "good":
         return shown
-    steps = "\n".join(f"  {number}. {sentence.replace('`', '')}" for number, sentence in enumerate(advice, 1))
-    return f"{shown}\n\n  What to do next:\n{steps}"
+    steps = [
+        line
+        for number, sentence in enumerate(advice, 1)
+        for line in _wrapped(f"{number}. {sentence.replace('`', '')}", "  ", "     ")
+    ]
+    return "\n".join([shown, "", "  What to do next:", *steps])
 
 
 def html(diagnostics: Diagnostics, table: Table, settings: dict[str, Any], dim: int, advice: Sequence[str]) -> str:
@@ -82,7 +89,7 @@ def plain(
     widths = [max(11, len(column) + 2) for column in columns]
     lines = [
         title,
-        f"  {status}",
+        *_wrapped(status, "  ", "  "),
         "  " + ", ".join(f"{name} {value}" for name, value in figures),
         "",
         "  " + " " * width + "".join(f"{column:>{w}}" for column, w in zip(columns, widths, strict=True)),
@@ -140,11 +147,9 @@ def _describe(settings: dict[str, Any], dim: int) -> str:
 
 
 def _figures(diagnostics: Diagnostics) -> list[tuple[str, str]]:
+    """Return the figures that the sentence of the verdict does not have."""
     d = diagnostics
-    khat = [] if d.verdict == "good" and d.khat > GOOD_KHAT else [("k-hat", f"{d.khat:.2f}")]
     return [
-        ("ESS", f"{100 * d.ess_fraction:.1f} %"),
-        *khat,
         ("ELBO", f"{d.elbo:.4f} ± {write_error(d.elbo_se)}"),
         ("log evidence", f"{d.log_evidence:.4f} ± {write_evidence_error(d)}"),
     ]
@@ -165,6 +170,20 @@ def write_evidence_error(diagnostics: Diagnostics) -> str:
     # A good fit has a high k-hat only where all weights are nearly equal.
     bounded = diagnostics.khat > USABLE_KHAT and diagnostics.verdict != "good"
     return f"{write_error(diagnostics.log_evidence_se)}{' or more' if bounded else ''}"
+
+
+def _wrapped(text: str, first: str, rest: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
+
+
+def _two_digits(value: float) -> str:
+    """Write a standard error with two digits.
+
+    Example:
+        >>> _two_digits(0.0104), _two_digits(123.4)
+        ('0.010', '123')
+    """
+    return f"{value:#.2g}" if abs(value) < 9.5 or not abs(value) < 1e9 else f"{value:.0f}"
 
 
 def _number(value: float | str) -> str:

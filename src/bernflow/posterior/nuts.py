@@ -33,6 +33,7 @@ from bernflow.posterior.arguments import check_count
 from bernflow.posterior.chains import NutsRun
 from bernflow.posterior.samplers import SAMPLERS, Points, Sampler, Whitened, import_blackjax, no_steps
 from bernflow.precision import use_precision
+from bernflow.watched import is_watched
 
 if TYPE_CHECKING:
     from bernflow.posterior.posterior import Posterior
@@ -98,7 +99,9 @@ def _sample(
     """Run the chains; return x and the statistics of the draws, chains first, and the number of gradients."""
     num_gradients, num_divergent, kept = 0, 0, []
     total = method.warmup_steps + num
-    with tqdm(total=total, desc="NUTS", unit="draw", disable=not progress, dynamic_ncols=True) as bar:
+    with tqdm(
+        total=total, desc="NUTS", unit="draw", disable=not (progress and is_watched()), dynamic_ncols=True
+    ) as bar:
         done = 0
         while done < total:
             # A chunk ends with the warmup, so that whole chunks are kept or dropped.

@@ -155,14 +155,19 @@ class Posterior(PosteriorParts):
                 return sampling.predict_mean(model, theta, args, kwargs)
             return sampling.predict(model, as_key(key), theta, args, kwargs)
 
-    def prior(self, num: int = 1000, key: Any = 2) -> Draws:
+    def prior(self, num: int = 1000, key: Any = 2, deterministic: bool = True) -> Draws:
         """Draw the parameters from the prior.
+
+        Args:
+            num: number of draws.
+            key: integer seed or `jax.random.key`.
+            deterministic: include the quantities that the model derives from its parameters.
 
         Example:
             >>> post.prior(num=500)["mu"].shape
             (500,)
         """
-        return prior_draws(need_model(self, "prior"), self.precision, check_count(num), key)
+        return prior_draws(need_model(self, "prior"), self.precision, check_count(num), key, deterministic)
 
     def prior_predictive(self, *args: Any, num: int = 1000, key: Any = 2, **kwargs: Any) -> Draws:
         """Draw observations from the prior predictive distribution, those of the parameters that `prior` draws.
@@ -180,7 +185,7 @@ class Posterior(PosteriorParts):
             >>> post.prior_predictive(num=500)["y"].shape
             (500, 3)
         """
-        theta = self.prior(num, key)
+        theta = self.prior(num, key, deterministic=False)
         return predictions(need_model(self, "prior_predictive"), self.precision, theta, key, *as_arrays((args, kwargs)))
 
     def summary(
@@ -273,6 +278,13 @@ class Posterior(PosteriorParts):
     def refine(self, steps: int | None = None, **kwargs: Any) -> "Posterior":
         """Train on from here and return the new posterior.
 
+        A line says first what is to be expected: whether the ELBO was still rising. Without `steps`, training ends
+        after 1,000 steps that gain nothing. The status of the new posterior says what was gained.
+
+        Args:
+            steps: number of steps; if None, train until the ELBO stops improving.
+            **kwargs: `key`, `optimizer` and `progress`, as for `bernflow.fit`.
+
         Example:
             >>> post.refine(steps=100, progress=False).diagnostics.verdict
             'good'
@@ -305,7 +317,7 @@ class Posterior(PosteriorParts):
             key: integer seed or `jax.random.key`.
             sampler: whose NUTS: "numpyro" or "blackjax".
             target_accept: the acceptance rate that the step size is adapted to; higher means smaller steps.
-            progress: show a progress bar.
+            progress: show a progress bar, in terminals and notebooks.
 
         Returns:
             The draws by name and chain, with R-hat, effective numbers of draws and a verdict.

@@ -20,19 +20,18 @@ Draws = dict[str, np.ndarray]
 STREAM = 0x7072696F
 
 
-def prior_draws(model: AbstractModel, precision: str, num: int, key: Any) -> Draws:
-    """Draw the parameters from the prior, (num, *shape) each."""
+def prior_draws(model: AbstractModel, precision: str, num: int, key: Any, deterministic: bool = True) -> Draws:
+    """Draw the parameters from the prior, (num, *shape) each, with what the model derives from them."""
     with use_precision(precision):
         keys = grid(nth(as_key(key), STREAM), (-(-num // BLOCK) * BLOCK,))
-        blocks = [_draw(model, keys[start : start + BLOCK]) for start in range(0, len(keys), BLOCK)]
+        blocks = [_draw(model, keys[start : start + BLOCK], deterministic) for start in range(0, len(keys), BLOCK)]
         if blocks[0] is None:
             raise ModelError(
                 f"The prior of this {type(model).__name__} cannot be drawn from: a prior is improper, or the model "
                 "does not tell its prior from its likelihood (a Stan program, a log density). Give every parameter a "
                 "proper prior in a bf.Model, a NumPyro or a PyMC model."
             )
-        names = [site.name for site in model.sites]
-        return {name: np.concatenate([np.asarray(b[name]) for b in blocks])[:num] for name in names}  # type: ignore[index]
+        return {name: np.concatenate([np.asarray(b[name]) for b in blocks])[:num] for name in blocks[0]}  # type: ignore[index]
 
 
 def predictions(
@@ -46,12 +45,16 @@ def predictions(
 def groups(model: AbstractModel, precision: str, num: int, key: Any) -> dict[str, Draws]:
     """Return the groups prior and prior_predictive of ArviZ."""
     theta = prior_draws(model, precision, num, key)
-    return {"prior": theta, "prior_predictive": predictions(model, precision, theta, key, (), {})}
+    sites = {site.name: theta[site.name] for site in model.sites}
+    return {"prior": theta, "prior_predictive": predictions(model, precision, sites, key, (), {})}
 
 
 @filter_jit
-def _draw(model: AbstractModel, keys: Key[Array, " s"]) -> Theta | None:
+def _draw(model: AbstractModel, keys: Key[Array, " s"], deterministic: bool) -> Theta | None:
     with user_code("The model, run to draw from its prior,"):
         if jax.eval_shape(model.sample_prior, keys[0]) is None:
             return None
-        return jax.vmap(model.sample_prior)(keys)  # type: ignore[return-value]
+        theta = jax.vmap(model.sample_prior)(keys)
+        names = [site.name for site in model.sites]
+        sites = {name: theta[name] for name in names}  # type: ignore[index]
+        return {**(jax.vmap(model.deterministic)(sites) if deterministic else {}), **sites}

@@ -1,14 +1,15 @@
 """Which parameters have tails that a fit does not cover: those in whose tails its largest weights lie."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-from bernflow.diagnostics.verdict import USABLE_ESS, USABLE_KHAT
+from bernflow.diagnostics.verdict import USABLE_ESS, USABLE_KHAT, Diagnostics
 from bernflow.posterior import Posterior
 from bernflow.posterior.drawing import draw
-from bernflow.posterior.tables import components
+from bernflow.posterior.tables import Axes, components
 
 # The largest weights are as many as the tail that k-hat is estimated from: three square roots of all.
 TAIL_ROOTS = 3.0
@@ -30,14 +31,27 @@ def find_tails(
         num: how many.
         key: their key.
     """
-    d = posterior.diagnostics
-    is_covered = d.verdict == "good" or (d.khat <= USABLE_KHAT and d.ess_fraction >= USABLE_ESS)
     size = sum(int(np.prod(site.shape)) for site in posterior.layout.sites)
-    if is_covered or size > MAX_COMPONENTS or not np.isfinite(log_weights).any():
+    if covers_tails(posterior.diagnostics) or size > MAX_COMPONENTS:
         return ()
     theta = draw(posterior, num, key, weighted=False, deterministic=False).theta
-    labels, values = components(theta, posterior.axes)
-    return worst_tails(labels, values, log_weights)
+    return tails_of_draws(posterior.diagnostics, theta, posterior.axes, log_weights)
+
+
+def tails_of_draws(
+    diagnostics: Diagnostics, draws: Mapping[str, np.ndarray], axes: Axes, log_weights: Float[np.ndarray, " s"]
+) -> tuple[tuple[str, float], ...]:
+    """Do the same with draws that were not resampled and their log weights; nothing where tails are no problem."""
+    size = sum(int(np.prod(value.shape[1:])) for value in draws.values())
+    if covers_tails(diagnostics) or size > MAX_COMPONENTS or not np.isfinite(log_weights).any():
+        return ()
+    return worst_tails(*components(draws, axes), log_weights)
+
+
+def covers_tails(diagnostics: Diagnostics) -> bool:
+    """Tell whether the tails are right, or weights make them so."""
+    d = diagnostics
+    return d.verdict == "good" or (d.khat <= USABLE_KHAT and d.ess_fraction >= USABLE_ESS)
 
 
 def worst_tails(

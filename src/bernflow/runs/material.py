@@ -10,7 +10,9 @@ import numpy as np
 
 from bernflow.errors import FileFormatError
 from bernflow.posterior.archive import Record, read_record
+from bernflow.posterior.tables import Axes
 from bernflow.report.material import NUM_REPLICATES, Material, gather
+from bernflow.report.tails import tails_of_draws
 from bernflow.runs.draws import STATS, plain_name
 from bernflow.runs.folder import DRAWS, NETCDF, POSTERIOR, TREES, ZARR, Run, read_run
 from bernflow.runs.untrusted import check_hdf5, check_table, check_zarr
@@ -37,6 +39,11 @@ def material_of_run(folder: Path) -> Material:
         parts["log_weights"] = None
     derived = {name: value for name, value in parts["draws"].items() if name not in {s.name for s in record.sites}}
     model = run.manifest.get("model") or {}
+    first, tails = int(str(model.get("path", "")).endswith(".stan")), ()
+    if parts["log_weights"] is not None:
+        sites = {site.name: parts["draws"][site.name] for site in record.sites}
+        axes = Axes(parts.get("dims", {}), parts.get("coords", {}), first)
+        tails = tails_of_draws(record.diagnostics, sites, axes, parts["log_weights"])
     return Material(
         diagnostics=record.diagnostics,
         sites=record.sites,
@@ -44,7 +51,8 @@ def material_of_run(folder: Path) -> Material:
         settings=record.settings,
         weighted=weighted,
         replicates={name: value[:NUM_REPLICATES] for name, value in derived.items()},
-        first_index=int(str(model.get("path", "")).endswith(".stan")),
+        first_index=first,
+        tails=tails,
         origin=_origin(run.manifest),
         notes=(NOTE, *map(str, run.manifest.get("notes", ()))),
         **parts,

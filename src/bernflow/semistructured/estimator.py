@@ -10,6 +10,7 @@ import optax
 from bernflow.errors import ArgumentError
 from bernflow.fingerprint import fingerprint
 from bernflow.fit.api import refine
+from bernflow.fit.bar import Bar
 from bernflow.fit.deadline import Deadline
 from bernflow.fit.engine import warn_if_poor
 from bernflow.fit.jointly import WEIGHTS_OPTIMIZER, NetworkTraining, fit_jointly
@@ -171,7 +172,7 @@ class SemiStructured:
             patience: stop after so many epochs without a better log score on `valid`.
             checkpoint: folder in which the training is saved after every epoch; a second call with the same arguments
                 and the same folder goes on from there, and ends as if nothing had happened.
-            progress: show a progress bar.
+            progress: show a progress bar, in terminals and notebooks.
         """
         epochs, batch_size = check_count("epochs", epochs, 1), check_count("batch_size", batch_size, 1)
         if patience is not None:
@@ -227,9 +228,10 @@ class SemiStructured:
                     keep=follower.keep,
                     report=follower.report,
                 )
-                posterior = fit_jointly(
-                    model, settings, train_key, batch_size, progress, Deadline.start(), refine, training
-                )
+                deadline = Deadline.start()
+                name = "network" if len(keys) == 1 else f"network {number + 1} of {len(keys)}"
+                with Bar(progress, deadline, name) as bar:
+                    posterior = fit_jointly(model, settings, train_key, batch_size, bar, deadline, refine, training)
                 if posterior.settings["interrupted"]:
                     raise KeyboardInterrupt  # what the network has learned is in its checkpoint
                 warn_if_poor(posterior)

@@ -26,6 +26,15 @@ MODEL = """
         b = numpyro.sample("b", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
         numpyro.sample("y", dist.Normal(mu + b[0] * b[1] * 0, 1.0).expand([N]), obs=y)
 """
+
+
+class Terminal(StringIO):
+    encoding = "utf-8"
+
+    def isatty(self):
+        return True
+
+
 QUICK = ("--family", "gaussian-fullrank", "--steps", "500", "--draws", "50")
 FILES = ["diagnostics.json", "draws.csv", "draws.nc", "posterior.bernflow", "report.html", "run.json", "summary.csv"]
 
@@ -61,7 +70,7 @@ def finished(inputs, tmp_path_factory):
 
         return call
 
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as out, redirect_stderr(Terminal()) as err:
         patch.setattr(command, "load_model", keep("source", command.load_model))
         patch.setattr(bf, "fit", keep("posterior", bf.fit))
         code = main(["fit", *inputs, "--out", str(folder), *QUICK])
@@ -113,7 +122,7 @@ def test_help_has_examples_and_exit_codes(capsys):
 def test_a_model_from_files(finished, inputs):
     code, out, err, folder, _, posterior = finished
     assert code == 0
-    assert "500/500" in err  # the progress bar
+    assert "bernflow: done |████████████|" in err  # the progress bar
     assert sorted(os.listdir(folder)) == FILES
     lines = out.splitlines()
     assert [line.split()[0] for line in lines if line.startswith(("mu", "b["))] == ["mu", "b[1]", "b[2]"]

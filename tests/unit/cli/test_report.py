@@ -89,6 +89,19 @@ def test_weights_of_resampled_draws_are_not_shown(posterior, tmp_path):
 
 
 @pytest.mark.usefixtures("quick")
+def test_tails_are_looked_for_in_the_files(posterior, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(material, "tails_of_draws", lambda *args: asked.append(args) or (("mu", 0.9),))
+    write_run(posterior, tmp_path / "run", num=100, formats=("csv",))
+    found = material.material_of_run(tmp_path / "run")
+    assert found.tails == (("mu", 0.9),)
+    [(diagnostics, draws, _, log_weights)] = asked
+    assert diagnostics == posterior.diagnostics
+    assert set(draws) == set(posterior.names)
+    np.testing.assert_array_equal(log_weights, found.log_weights)
+
+
+@pytest.mark.usefixtures("quick")
 def test_run_of_a_stan_program_needs_no_model(posterior, tmp_path, monkeypatch):
     """Its supports are known to the program alone, so that its flow cannot be used, but its draws can."""
     monkeypatch.setattr(archive, "support_to_json", lambda support: None)

@@ -1,3 +1,5 @@
+from contextlib import redirect_stderr
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -6,6 +8,7 @@ import pytest
 
 import bernflow as bf
 from bernflow.fit import loop
+from bernflow.fit.bar import Bar
 from bernflow.fit.chunk import CHUNK, Trace, begin, take_steps
 from bernflow.fit.loop import Cycle, Method, train
 from bernflow.fit.progress import Recorder
@@ -107,12 +110,11 @@ def test_near_the_posterior_a_bold_cycle_takes_the_whole_rate_and_in_vain_is_not
         return trainee, Trace(np.zeros((1, CHUNK)), np.zeros((1, CHUNK)))
 
     monkeypatch.setattr(loop, "take_steps", in_vain)
-    monkeypatch.setattr(loop, "LONG_CYCLE", CHUNK)
     monkeypatch.setattr(loop, "is_close", lambda weights: False)
     monkeypatch.setattr(loop, "has_arrived", lambda *args: False)
     target = Target(bf.from_log_density(lambda x: -0.5 * (x[0] / sd) ** 2, init=jnp.zeros(1)))
     cycles = (Cycle(CHUNK), Cycle(CHUNK, 0.5, bold=True), Cycle(CHUNK, 0.25))
-    method = Method(OPTIMIZER, 0.1, False, 8, use_score=True)
+    method = Method(OPTIMIZER, 0.1, False, 8, use_score=True, long_cycle=CHUNK)
     ends = list(loop.go_through(cycles[:1], begin(stacked_flow(), OPTIMIZER), target, as_key(0), method))
     assert [end.is_over for end in ends] == [False, True]
     rates.clear()
@@ -123,10 +125,9 @@ def test_near_the_posterior_a_bold_cycle_takes_the_whole_rate_and_in_vain_is_not
 
 
 def test_recorder_keeps_the_mean_of_every_chunk_with_its_error():
-    recorder = Recorder(progress=False, num_particles=4, first_step=100)
+    recorder = Recorder(Bar(False), num_particles=4, first_step=100)
     recorder(2, 3, Trace(np.array([[1.0, 3.0], [0.0, 0.0]]), np.array([[8.0, 8.0], [0.0, 0.0]])))
     recorder(3, 3, Trace(np.array([[5.0], [1.0]]), np.array([[4.0], [0.0]])))
-    recorder.close()
     history = recorder.history(0)
     np.testing.assert_array_equal(history["step"], [102, 103])
     np.testing.assert_array_equal(history["elbo"], [2.0, 5.0])
@@ -164,13 +165,14 @@ def test_nothing_is_compiled_again_for_a_new_key_or_new_data(posterior, model, y
     assert not same_arrays(posterior, other_data)
 
 
-def test_the_same_call_gives_bitwise_the_same(posterior, model, y, same_arrays, capsys):
-    again = bf.fit(model, y, steps=posterior.settings["steps"], key=jax.random.key(0), progress=True)
+def test_the_same_call_gives_bitwise_the_same(posterior, model, y, same_arrays, terminal):
+    with redirect_stderr(terminal):
+        again = bf.fit(model, y, steps=posterior.settings["steps"], key=jax.random.key(0), progress=True)
     assert same_arrays(posterior, again)
     assert again.diagnostics == posterior.diagnostics
     np.testing.assert_array_equal(again.history["elbo"], posterior.history["elbo"])
     np.testing.assert_array_equal(again.draws(100)["s"], posterior.draws(100)["s"])
-    assert "ELBO" in capsys.readouterr().err
+    assert "ELBO" in terminal.getvalue()
 
 
 def test_settings_and_history_tell_the_steps(posterior):
