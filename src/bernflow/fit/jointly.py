@@ -189,7 +189,7 @@ def fit_jointly(
     frozen = Target(model.frozen(*fetched((trainee.weights, trainee.state))))
     given_network = dataclasses.replace(settings, steps=None)
     flow_keys = spawn(final_key, 3)
-    flows, probes = initial_flows(frozen, given_network, flow_keys[0], flow_keys[1], devices)
+    flows, probes = initial_flows(frozen, given_network, flow_keys[0], flow_keys[1], devices, deadline)
     posterior, _ = train_and_judge(
         frozen,
         given_network,
