@@ -9,10 +9,10 @@ from jaxtyping import Array, Key
 
 from bernflow.diagnostics.elsewhere import MEAN_ERROR
 from bernflow.diagnostics.verdict import MISSING_USABLE
-from bernflow.differences import DifferencedTarget
 from bernflow.errors import BernflowError
 from bernflow.fit.deadline import STAGE_SHARE, Deadline
 from bernflow.fit.devices import Devices
+from bernflow.fit.differences import DifferencedTarget
 from bernflow.fit.engine import (
     Refiner,
     find_starts,

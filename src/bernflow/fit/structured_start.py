@@ -19,13 +19,13 @@ from threadpoolctl import threadpool_limits
 
 from bernflow import preflight
 from bernflow.background import BackgroundJit, Effort, zeros_of
-from bernflow.differences import DifferencedTarget
 from bernflow.errors import BernflowError
 from bernflow.fit import conditionals
 from bernflow.fit.ahead import prepare_steps
 from bernflow.fit.conditionals import Moments, conditional_moments
 from bernflow.fit.deadline import Deadline
 from bernflow.fit.dense_start import averaged_design
+from bernflow.fit.differences import DifferencedTarget
 from bernflow.fit.global_flow import fit_globals, prepare_globals
 from bernflow.fit.interpolation import interpolate
 from bernflow.fit.intervals import choose_coordinates, locals_on_intervals

@@ -135,7 +135,7 @@ def _draw(axes: Axes, rows: Sequence[Row], structure: NamedStructure) -> None:
     for label, row in zip(axes.get_yticklabels(), rows, strict=True):
         if row.num:
             label.set_color(MUTED)
-            label.set_style("italic")
+            label.set_fontstyle("italic")
     axes.tick_params(length=0)
     for spine in axes.spines.values():
         spine.set_visible(False)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import bernflow as bf
-from bernflow.differences import DifferencedTarget
 from bernflow.fit import structured_start as structured_start_module
+from bernflow.fit.differences import DifferencedTarget
 from bernflow.fit.settings import resolve_settings
 from bernflow.fit.structured_start import structured_start
 from bernflow.keys import as_key

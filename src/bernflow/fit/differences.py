@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from bernflow.models.base import AbstractModel
 from bernflow.target import Target, log_density
 
 # A central difference moves no coordinate by more than the cube root of the rounding error, in units of max(1, |x|).
@@ -19,6 +20,9 @@ class DifferencedTarget(Target):
     A function with a derivative by `jax.custom_vjp`, such as a solver that is called on the host, has a gradient, and
     JAX knows no derivative of that. The start of a fit needs curvatures all the same.
     """
+
+    def __init__(self, model: AbstractModel):
+        super().__init__(model)
 
     def log_density(self, x: Float[Array, " p"]) -> Float[Array, ""]:
         """Evaluate log p(theta(x), data) + log |d theta / d x|; NaN counts as -inf."""
