@@ -129,7 +129,7 @@ def load(
 def _saved_layout(path: Path, sites: tuple[Site, ...], manifest: dict[str, Any]) -> AbstractLayout:
     """Return the layout by the supports, or, where the model alone knows the map, one that only names the places."""
     if all(site.support is not None for site in sites) or "layout" not in manifest:
-        return Layout(sites)
+        return _layout(path, sites)
     with _explained(path):
         return _named_places(sites, manifest)
 
