@@ -26,6 +26,7 @@ FIGURES: dict[str, Callable[..., Figure]] = {
     "weights": lambda post, exact, both: bf.plots.plot_weights(post),
     "predictive": lambda post, exact, both: bf.plots.plot_predictive(post),
     "comparison": lambda post, exact, both: both.plot(),
+    "structure": lambda post, exact, both: fit_groups().plot("structure"),
 }
 
 
@@ -34,6 +35,24 @@ def line(x: np.ndarray, y: np.ndarray) -> None:
     slope = numpyro.sample("slope", dist.Normal(0, 1))
     sigma = numpyro.sample("sigma", dist.HalfNormal(1))
     numpyro.sample("y", dist.Normal(slope * x, sigma), obs=y)
+
+
+def groups(group: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
+    """Declare the regression with varying intercepts and slopes whose structure is shown."""
+    mean = numpyro.sample("mean", dist.Normal(0, 2).expand([2]).to_event(1))
+    scale = numpyro.sample("scale", dist.HalfNormal(1).expand([2]).to_event(1))
+    sigma = numpyro.sample("sigma", dist.HalfNormal(1))
+    b = numpyro.sample("b", dist.Normal(mean, scale).expand([50, 2]).to_event(2))
+    numpyro.sample("y", dist.Normal(b[group, 0] + b[group, 1] * x, sigma), obs=y)
+
+
+def fit_groups() -> bf.Posterior:
+    """Fit 50 groups of simulated data."""
+    rng = np.random.default_rng(1)
+    group, x = np.repeat(np.arange(50), 8), rng.normal(size=400)
+    b = rng.normal(1.0, 0.5, size=(50, 2))
+    y = b[group, 0] + b[group, 1] * x + 0.5 * rng.normal(size=400)
+    return bf.fit(groups, group, x, y, progress=False)
 
 
 def main(folder: Path = FOLDER) -> None:

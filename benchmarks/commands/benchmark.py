@@ -193,7 +193,11 @@ def add_models_arguments(parser: argparse.ArgumentParser) -> None:
     groups = ", ".join(MODEL_GROUPS)
     parser.add_argument("--models", nargs="+", metavar="NAME", help=f"models, or groups: {groups} (default: all)")
     parser.add_argument(
-        "--methods", nargs="+", choices=tuple(MODEL_METHODS), metavar="NAME", help="methods (default: all)"
+        "--methods",
+        nargs="+",
+        choices=tuple(MODEL_METHODS),
+        metavar="NAME",
+        help="methods (default: all but bernflow-to-nuts)",
     )
     parser.add_argument("--references", action="store_true", help="first make the reference runs that are missing")
     parser.add_argument(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from benchmarks.models.catalogue import catalogue
 from benchmarks.models.measure import OK
-from benchmarks.models.methods import GAUSSIAN, METHODS, NUTS, OURS
+from benchmarks.models.methods import EXACT, GAUSSIAN, METHODS, NUTS, OURS
 from benchmarks.models.references import Reference, load
 from benchmarks.models.suite import FILE
 from benchmarks.study.records import Record
@@ -25,6 +25,10 @@ ERRORS = (
     "Errors against a long run of NUTS, on the unconstrained scale: of the means in posterior standard deviations, and "
     "of the standard deviations relative to those of the reference; the largest over all parameters and, in "
     "parentheses, the 95 % quantile. The errors of NUTS show its Monte Carlo error."
+)
+EXACT_DRAWS = (
+    "`post.to_nuts()` with its defaults (300 steps of warmup, 1,000 draws, four chains) after the default fit, beside "
+    "NUTS without a fit. All seconds are cold, and those of `to_nuts` include the fit."
 )
 REFERENCES = (
     "The references are NumPyro's NUTS in double precision, four chains, in a parameterization that mixes well: only "
@@ -47,6 +51,9 @@ def markdown(records: Sequence[Record], references: Mapping[str, Reference], com
         by_model.setdefault(record["model"], {})[record["method"]] = record
     parts = ["# Hierarchical models", INTRODUCTION, "## Time and gradients", _times(by_model).to_markdown()]
     parts += ["## Verdicts and errors", ERRORS, _accuracy(by_model).to_markdown()]
+    exact = exact_draws(by_model)
+    if exact is not None:
+        parts += ["## Exact draws", EXACT_DRAWS, exact.to_markdown()]
     failures = [f"- {r['model']}, {METHODS[r['method']].label}: {r['status']}" for r in records if r["status"] != OK]
     if failures:
         parts += ["## Not measured", "\n".join(failures)]
@@ -136,6 +143,54 @@ def _error(record: Record, name: str) -> str | None:
     if f"{name}_largest" not in record:
         return None
     return f"{number(abs(record[f'{name}_largest']), 2)} ({number(record[f'{name}_q95'], 2)})"
+
+
+def exact_draws(by_model: Mapping[str, Mapping[str, Record]]) -> Table | None:
+    """Compare exact draws by a fit and `to_nuts` with plain NUTS; None where they were not measured."""
+    columns = (
+        "model",
+        "verdict of the fit",
+        "fit (s)",
+        "fit and to_nuts (s)",
+        "CPU (s)",
+        "smallest ESS",
+        "divergences",
+        "NUTS (s)",
+        "CPU (s)",
+        "smallest ESS",
+        "divergences",
+        "CPU ms per effective draw",
+        "NUTS",
+    )
+    rows = []
+    for model, found in by_model.items():
+        ours, nuts = found.get(EXACT), fastest_nuts(found)
+        if ours is None:
+            continue
+        rows.append(
+            [
+                model,
+                ours["fit_verdict"],
+                ours["fit_seconds"],
+                *_chains(ours),
+                *_chains(nuts),
+                _per_draw(ours),
+                _per_draw(nuts),
+            ]
+        )
+    return Table(columns, rows) if rows else None
+
+
+def _chains(record: Record | None) -> list[float | int | str | None]:
+    if record is None:
+        return [None] * 4
+    return [record["cold_seconds"], record.get("cpu_seconds"), f"{record['min_ess_bulk']:.0f}", record["divergences"]]
+
+
+def _per_draw(record: Record | None) -> float | None:
+    if record is None or "cpu_seconds" not in record:
+        return None
+    return 1e3 * record["cpu_seconds"] / record["min_ess_bulk"]
 
 
 def _references(references: Mapping[str, Reference]) -> Table:

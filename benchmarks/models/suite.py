@@ -63,7 +63,9 @@ class Suite:
         for option, value in (("--time-limit", options.time_limit), ("--warm-limit", options.warm_limit)):
             if not value >= 0 or (option == "--time-limit" and value == 0):
                 raise ArgumentError(f"{option} {value:g}: expected a positive number of seconds.")
-        self.methods = [name for name in METHODS if options.methods is None or name in options.methods]
+        by_default = [name for name, method in METHODS.items() if method.by_default]
+        chosen = by_default if options.methods is None else options.methods
+        self.methods = [name for name in METHODS if name in chosen]
         self.references = options.out / references.FOLDER
         self._path = options.out / FILE
         self.records = _load(self._path)

@@ -32,8 +32,18 @@ def prepare_steps(flows: AbstractFlow, target: Target, settings: Settings) -> No
     )
 
 
-def compile_ahead(target: Target, settings: Settings, num_starts: int, start_effort: Effort) -> None:
-    """Begin to compile what finds so many starts, builds, trains, evaluates and judges flows; only shapes matter."""
+def compile_ahead(
+    target: Target, settings: Settings, num_starts: int, start_effort: Effort, at_once: int | None = None
+) -> None:
+    """Begin to compile what finds so many starts, builds, trains, evaluates and judges flows; only shapes matter.
+
+    Args:
+        target: the posterior.
+        settings: of the fit.
+        num_starts: number of starts.
+        start_effort: how hard the compiler tries for what finds them.
+        at_once: how many of them are found by one call; all of them if None.
+    """
     if background.num_cores() == 1:
         return
     flows = zero_flows(settings, target.dim) if settings.family.compiled else None
@@ -44,7 +54,9 @@ def compile_ahead(target: Target, settings: Settings, num_starts: int, start_eff
     # How many flows a mixture begins with is known only after the start.
     if flows is not None and may_train and not settings.trains_together(flows):
         prepare_steps(flows, target, settings)
-    finder(target.dim).with_effort(start_effort).prepare(target, np.zeros((num_starts, target.dim)), as_key(0))
+    finder(target.dim).with_effort(start_effort).prepare(
+        target, np.zeros((at_once or num_starts, target.dim)), as_key(0)
+    )
     if flows is not None:
         prepare_flows(settings, target.dim)
         flow = jax.tree.map(lambda leaf: leaf[0] if eqx.is_array(leaf) else leaf, flows)

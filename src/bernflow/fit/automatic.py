@@ -1,16 +1,20 @@
 """The whole way from a target to a posterior, with a mixture where one flow is not enough."""
 
 import dataclasses
+import warnings
 
+import jax
 import numpy as np
 from jaxtyping import Array, Key
 
 from bernflow.diagnostics.elsewhere import MEAN_ERROR
 from bernflow.diagnostics.verdict import MISSING_USABLE
+from bernflow.errors import BernflowError
 from bernflow.fit.bar import Bar
 from bernflow.fit.chunk import num_stacked
 from bernflow.fit.deadline import STAGE_SHARE, Deadline
 from bernflow.fit.devices import Devices
+from bernflow.fit.differences import DifferencedTarget
 from bernflow.fit.engine import (
     Refiner,
     find_starts,
@@ -62,7 +66,14 @@ def fit_target(
     """Fit one flow; several where it misses mass that other starts found, or may gain from those that lie elsewhere."""
     start_key, flow_key, train_key = spawn(key, 3)
     with counting() as tally:
-        flows, probes = initial_flows(target, settings, start_key, flow_key, devices)
+        try:
+            flows, probes = initial_flows(target, settings, start_key, flow_key, devices, deadline)
+        except (jax.errors.JaxRuntimeError, NotImplementedError, TypeError, ValueError) as error:
+            if isinstance(error, BernflowError) or devices is not None:
+                raise
+            target = DifferencedTarget(target.model)
+            flows, probes = initial_flows(target, settings, start_key, flow_key, devices, deadline)
+            _warn_differences(error)
     if probes is None and settings.checks.thorough and settings.family.use_start and devices is None:
         probes = find_starts(target, num_starts(target.dim), nth(start_key, 2), devices)
 
@@ -119,7 +130,7 @@ def fit_target(
         return _without(posterior, "a mixture was fitted", deadline)
     bar.stage("mixture")
     again_key, flow_key, train_key = spawn(nth(key, 3), 3)
-    starts = find_starts(target, NUM_PATHS, again_key, devices)
+    starts = find_starts(target, NUM_PATHS, again_key, devices, deadline=deadline, least_left=STAGE_SHARE / 2)
     starts, places = _with_missed(starts, _promising(starts, posterior.diagnostics.elbo), missed)
     if len(places) < 2:
         return posterior
@@ -131,6 +142,17 @@ def fit_target(
     if not deadline.has_left(STAGE_SHARE / 2):
         return _without(posterior, "a mixture was fitted", deadline)
     return _better(posterior, mix("mixture", several, flows, train_key, starts))
+
+
+def _warn_differences(error: Exception) -> None:
+    """Say aloud that second derivatives are approximate, which costs time."""
+    warnings.warn(
+        f"bernflow: the gradient of the log density cannot be differentiated ({str(error).splitlines()[0]}). "
+        "Differences of gradients take the place of second derivatives. Functions with a derivative by jax.custom_jvp "
+        "in place of jax.custom_vjp need none.",
+        UserWarning,
+        stacklevel=5,
+    )
 
 
 def _with_missed(starts: Gaussian, places: list[int], missed: Gaussian | None) -> tuple[Gaussian, list[int]]:

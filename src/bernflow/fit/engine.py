@@ -47,6 +47,8 @@ from bernflow.target import Target
 from bernflow.versions import version_of
 
 NUM_STARTS = 8
+# Under a time limit, the least share of it that must be left after the search for starts.
+LEFT_AFTER_STARTS = 0.5
 
 Refiner = Callable[..., Posterior]
 Distribution = TypeVar("Distribution", bound=AbstractDistribution)
@@ -59,16 +61,21 @@ def initial_flows(
     start_key: Key[Array, ""],
     flow_key: Key[Array, ""],
     devices: Devices | None = None,
+    deadline: Deadline | None = None,
 ) -> tuple[AbstractFlow, Gaussian | None]:
-    """Return one flow per restart, stacked, each at a start of its own, and all starts that were found."""
+    """Return one flow per restart, stacked, each at a start of its own, and all starts that were found.
+
+    The search for them ends early enough for the `deadline`.
+    """
+    deadline = deadline or Deadline.start()
     settings.family.check(target.dim)
     num = max(num_starts(target.dim), settings.restarts * (4 if settings.restarts > 1 else 1))
     if settings.family.mixes and settings.restarts == 1 and target.dim >= MIN_DIM and devices is None:
-        flow = structured_start(target, settings, nth(start_key, 1))
+        flow = structured_start(target, settings, nth(start_key, 1), deadline)
         if flow is not None:
             return flow, None
     if settings.family.use_start:
-        starts = find_starts(target, num, start_key, devices, settings)
+        starts = find_starts(target, num, start_key, devices, settings, deadline)
         chosen = np.array(modes.distinct_starts(starts, settings.restarts))
         return informed_flows(target, settings, starts, chosen, flow_key, devices), starts
     spread, points_key = _spread(target, devices), nth(start_key, 0)
@@ -117,25 +124,39 @@ def find_starts(
     key: Key[Array, ""],
     devices: Devices | None = None,
     next_fit: Settings | None = None,
+    deadline: Deadline | None = None,
+    least_left: float = LEFT_AFTER_STARTS,
 ) -> Gaussian:
     """Return the Gaussians that Newton paths from so many points have found, stacked, the best first, on the host.
 
-    Meanwhile what a fit with settings `next_fit` needs is compiled.
+    Meanwhile what a fit with settings `next_fit` needs is compiled. Under a `deadline` paths are followed one after the
+    other as long as this share of the time limit is left.
     """
+    deadline = deadline or Deadline.start()
+    at_once = num if deadline.limit is None or devices is not None else 1
     spread = _spread(target, devices)
     # Processes that share the rows must compile the same: they may have different numbers of them.
     effort = effort_for_start(target) if devices is None else Effort.LIGHT
     # Arrays spread over devices would have to lie where they will.
     if next_fit is not None and devices is None:
-        compile_ahead(target, next_fit, num, effort)
+        compile_ahead(target, next_fit, num, effort, at_once)
     points_key, path_key = spawn(key, 2)
     check_output(target)
     points = starting_points(spread, points_key, num)
     find = finder(target.dim).with_effort(effort)
-    found = jax.tree.map(np.asarray, find(spread, points, path_key))
+
+    def follow(points: Any) -> Gaussian:
+        parts: list[Gaussian] = []
+        for batch in [points] if at_once == num else np.split(np.asarray(points), num):
+            parts.append(jax.tree.map(np.asarray, find(spread, batch, path_key)))
+            if not np.isnan(parts[-1].elbo).all() and not deadline.has_left(least_left):
+                break
+        together = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+        return together.at(np.argsort(-together.elbo, kind="stable"))
+
+    found = follow(points)
     if np.isnan(found.elbo).all():
-        usable = usable_starts(spread, points, points_key)  # or says why there are none
-        found = jax.tree.map(np.asarray, find(spread, usable, path_key))
+        found = follow(usable_starts(spread, points, points_key))  # or says why there are none
     sound = np.flatnonzero(~np.isnan(found.elbo))
     # Paths from points without a density are replaced, not dropped: others count on as many as there were.
     return jax.tree.map(lambda leaf: leaf[sound[np.arange(num) % len(sound)]], found)

@@ -19,15 +19,17 @@ NUM_DIRECTIONS = 8
 class IntervalTarget(Target):
     """A target in other coordinates of some parameters: those of `flows/bounded.py`."""
 
+    other: Target
     bounded: tuple[int, ...] = eqx.field(static=True)
 
     def __init__(self, target: Target, bounded: tuple[int, ...]):
-        self.layout, self.model, self.bounded = target.layout, target.model, bounded
+        self.layout, self.model = target.layout, target.model
+        self.other, self.bounded = target, bounded
 
     def log_density(self, x: Float[Array, " p"]) -> Float[Array, ""]:
         """Evaluate the log density of these coordinates."""
         x, log_slope = to_logit(x, mask_of(self.bounded, self.dim))
-        return super().log_density(x) + log_slope
+        return self.other.log_density(x) + log_slope
 
 
 def locals_on_intervals(target: Target, structure: Structure) -> tuple[int, ...]:

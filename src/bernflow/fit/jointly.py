@@ -192,7 +192,7 @@ def fit_jointly(
     given_network = dataclasses.replace(settings, steps=None)
     flow_keys = spawn(final_key, 3)
     bar.stage("given the network")
-    flows, probes = initial_flows(frozen, given_network, flow_keys[0], flow_keys[1], devices)
+    flows, probes = initial_flows(frozen, given_network, flow_keys[0], flow_keys[1], devices, deadline)
     posterior, _ = train_and_judge(
         frozen,
         given_network,

@@ -6,6 +6,7 @@ part of the flow by regression. No step of training is needed for that, and no g
 """
 
 import functools
+import warnings
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -23,7 +24,9 @@ from bernflow.fit import conditionals
 from bernflow.fit.ahead import prepare_steps
 from bernflow.fit.chained import chain_is_gaussian, nearest_chains
 from bernflow.fit.conditionals import Moments, conditional_moments
+from bernflow.fit.deadline import Deadline
 from bernflow.fit.dense_start import averaged_design
+from bernflow.fit.differences import DifferencedTarget
 from bernflow.fit.global_flow import fit_globals, prepare_globals
 from bernflow.fit.interpolation import interpolate
 from bernflow.fit.intervals import choose_coordinates, locals_on_intervals
@@ -57,6 +60,8 @@ NUM_DESIGN, NUM_DESIGN_PER_GLOBAL = 192, 6
 MAX_DIM_FACTORED = 512
 # Importance sampling of more globals than this needs too many draws.
 MAX_MATCHED = 12
+# Under a time limit, the least share of it that must be left for a stage of the start which improves it.
+LEFT_TO_MATCH, LEFT_FOR_SHAPES, LEFT_TO_TRAIN, LEFT_FOR_SKEWNESS = 0.6, 0.6, 0.5, 0.4
 # They are spread wider than the Gaussian, so that tails are seen.
 SPREAD = 1.4
 # Of every so many one global is farther out: scales near zero have a long tail, in which they govern all locals.
@@ -64,8 +69,14 @@ FAR_EVERY, FAR, FARTHEST = 4, 3.0, 6.0
 
 
 @threadpool_limits.wrap(limits=1, user_api="blas")
-def structured_start(target: Target, settings: Settings, key: Key[Array, ""]) -> StructuredBernsteinFlow | None:
-    """Return the flow of a hierarchical posterior at its start, stacked; None where no structure is seen."""
+def structured_start(
+    target: Target, settings: Settings, key: Key[Array, ""], deadline: Deadline | None = None
+) -> StructuredBernsteinFlow | None:
+    """Return the flow of a hierarchical posterior at its start, stacked; None where no structure is seen.
+
+    What improves the start, but is not needed for one, is left out where the `deadline` is near.
+    """
+    deadline = deadline or Deadline.start()
     points_key, flow_key, design_key, match_key = spawn(key, 4)
     preflight.check_output(target)
     if target.dim > MAX_DIM_FACTORED and has_large_matrices(target):
@@ -77,7 +88,15 @@ def structured_start(target: Target, settings: Settings, key: Key[Array, ""]) ->
         structure = see_structure(target, points[:2], scales)
     except BernflowError:
         raise
-    except Exception:  # of JAX, where a density has no second derivatives: all dimensions are globals then
+    except Exception as error:
+        if not isinstance(target, DifferencedTarget):
+            raise  # the fit is tried again, with differences in place of second derivatives
+        warnings.warn(
+            f"bernflow: the structure of this posterior cannot be seen, so all {target.dim} parameters are fitted "
+            f"together: its second derivatives failed ({type(error).__name__}: {str(error).splitlines()[0]}).",
+            UserWarning,
+            stacklevel=2,
+        )
         return None
     # With few dimensions a dense block is as well left to the flow of the globals.
     is_split = structure is not None and len(structure.blocks) > 1
@@ -98,13 +117,13 @@ def structured_start(target: Target, settings: Settings, key: Key[Array, ""]) ->
             shape = shape._replace(bounded=tuple(np.flatnonzero(np.isin(local, bounded)).tolist()))
     if empty is None:
         empty = _prepare(target, settings, shape, flow_key)
-    search = Search(seen, structure, settings, lambda at: _build(flow_key, shape, at.loc, at.tril))
+    search = Search(seen, structure, settings, deadline, lambda at: _build(flow_key, shape, at.loc, at.tril))
     prepare_all = functools.partial(prepare_steps, _zeros_like_stacked(empty), target, settings)
     if is_one_dense_block(structure):
         prepare_all()
         flow = _with_dense_block(search, gaussian, design_key)
     else:
-        if structure.num_leaders <= MAX_MATCHED:
+        if structure.num_leaders <= MAX_MATCHED and deadline.has_left(LEFT_TO_MATCH):
             gaussian = match_moments(seen, structure, gaussian, generator(match_key))
         flow = _with_small_blocks(search, gaussian, design_key, prepare_all)
     if flow is None:
@@ -118,6 +137,7 @@ class Search(NamedTuple):
     target: Target
     structure: Structure
     settings: Settings
+    deadline: Deadline
     build: Callable[[GlobalGaussian], StructuredBernsteinFlow]
 
 
@@ -142,12 +162,12 @@ def _with_small_blocks(
         key: of the values of the globals.
         prepare_all: begins to compile the training of the whole flow.
     """
-    target, structure, settings, build = search
+    target, structure, settings, deadline, build = search
     at = _laplace_moments(target, structure, gaussian, _design(structure, gaussian, generator(key)))
     is_gaussian, nearest = (
         (chain_is_gaussian, nearest_chains) if structure.chained else (are_gaussian, nearest_gaussians)
     )
-    has_shapes = not is_gaussian(target, structure, at.at(slice(3)))
+    has_shapes = deadline.has_left(LEFT_FOR_SHAPES) and not is_gaussian(target, structure, at.at(slice(3)))
     if has_shapes or structure.chained or structure.num_leaders > MAX_GLOBALS:
         # Of other posteriors all is known that a fit needs; steps would be compiled in vain.
         prepare_all()
@@ -160,9 +180,12 @@ def _with_small_blocks(
         at = nearest(target, structure, at)
     flow = build(gaussian)
     at = at.at(np.isfinite(at.log_density))
-    leaders, at = fit_globals(flow.leaders, gaussian, at, list(structure.leaders), moments_of, settings, nth(key, 1))
+    leaders = flow.leaders
+    if deadline.has_left(LEFT_TO_TRAIN):
+        leaders, at = fit_globals(leaders, gaussian, at, list(structure.leaders), moments_of, settings, nth(key, 1))
     flow = eqx.tree_at(lambda f: (f.leaders, f.locals), flow, (leaders, regress(flow.locals, gaussian, at)))
-    if has_shapes and not structure.chained and settings.base == "normal":
+    is_skewed = has_shapes and not structure.chained and settings.base == "normal"
+    if is_skewed and deadline.has_left(LEFT_FOR_SKEWNESS):
         flow = eqx.tree_at(lambda f: f.locals, flow, with_skewness(flow.locals, skewness(target, structure, at)))
     return flow
 

@@ -7,6 +7,7 @@ from bernflow.plots.convergence import plot_convergence
 from bernflow.plots.marginals import plot_posterior
 from bernflow.plots.pairs import plot_pairs
 from bernflow.plots.predictive import plot_predictive
+from bernflow.plots.structure import plot_structure
 from bernflow.plots.transformation import plot_transformation
 from bernflow.plots.weights import plot_weights
 
@@ -17,6 +18,7 @@ __all__ = [
     "plot_pairs",
     "plot_posterior",
     "plot_predictive",
+    "plot_structure",
     "plot_transformation",
     "plot_weights",
     "use",

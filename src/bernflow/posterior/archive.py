@@ -15,11 +15,13 @@ import numpy as np
 from bernflow.diagnostics.verdict import VERDICTS, Diagnostics, judge
 from bernflow.errors import ArgumentError, BernflowError, FileFormatError, ModelError
 from bernflow.flows.base import AbstractDistribution
+from bernflow.flows.structure import Structure
 from bernflow.models.base import AbstractJointModel, AbstractModel, Site
 from bernflow.posterior.container import Kind, read_container, write_container
 from bernflow.posterior.drawing import to_store, try_density
 from bernflow.posterior.posterior import Posterior
 from bernflow.posterior.stored import SavedLayout, Stored, Trial
+from bernflow.posterior.structure import NamedStructure, by_name, labels
 from bernflow.posterior.supports import support_from_json, support_to_json
 from bernflow.posterior.tables import Axes
 from bernflow.posterior.trees import fill_arrays, named_arrays
@@ -43,6 +45,7 @@ class Record(NamedTuple):
     diagnostics: Diagnostics
     history: dict[str, np.ndarray]
     settings: dict[str, Any]
+    structure: NamedStructure | None
 
 
 def save(posterior: Posterior, path: str | os.PathLike) -> Path:
@@ -101,7 +104,7 @@ def load(
         raise ArgumentError(f"load(model=...): expected a bernflow model, got {type(model).__name__}.")
     manifest, arrays = read_container(path, KIND)
     with _explained(path):
-        sites, diagnostics, history, settings = _parse(manifest, arrays)
+        sites, diagnostics, history, settings, _ = _parse(manifest, arrays)
         precision = resolve_precision(str(manifest["precision"]))
         stored = [arrays[name] for name in sorted(arrays) if name.startswith(f"{FLOW}_")]
         _check_sizes(manifest["recipe"], sum(values.size for values in stored))
@@ -126,12 +129,16 @@ def load(
 def _saved_layout(path: Path, sites: tuple[Site, ...], manifest: dict[str, Any]) -> AbstractLayout:
     """Return the layout by the supports, or, where the model alone knows the map, one that only names the places."""
     if all(site.support is not None for site in sites) or "layout" not in manifest:
-        return Layout(sites)
+        return _layout(path, sites)
     with _explained(path):
-        order, sizes = (tuple(map(int, manifest["layout"][name])) for name in ("order", "sizes"))
-        if sorted(order) != list(range(len(sites))) or len(sizes) != len(sites) or min(sizes) < 0:
-            raise ValueError("its layout does not fit its parameters")
-        return SavedLayout(sites=sites, order=order, sizes=sizes)
+        return _named_places(sites, manifest)
+
+
+def _named_places(sites: tuple[Site, ...], manifest: dict[str, Any]) -> SavedLayout:
+    order, sizes = (tuple(map(int, manifest["layout"][name])) for name in ("order", "sizes"))
+    if sorted(order) != list(range(len(sites))) or len(sizes) != len(sites) or min(sizes) < 0:
+        raise ValueError("its layout does not fit its parameters")
+    return SavedLayout(sites=sites, order=order, sizes=sizes)
 
 
 def _stored_arrays(stored: Stored) -> Iterator[tuple[str, np.ndarray]]:
@@ -205,7 +212,20 @@ def _parse(manifest: dict[str, Any], arrays: dict[str, np.ndarray]) -> Record:
     history = {str(name): arrays[file.removesuffix(".npy")] for name, file in manifest["history"].items()}
     settings = dict(manifest["settings"])
     settings.setdefault("precision", str(manifest["precision"]))
-    return Record(sites, _diagnostics(manifest["diagnostics"]), history, settings)
+    num_values = sum(values.size for name, values in arrays.items() if name.startswith(f"{FLOW}_"))
+    structure = _structure(manifest, sites, num_values)
+    return Record(sites, _diagnostics(manifest["diagnostics"]), history, settings, structure)
+
+
+def _structure(manifest: dict[str, Any], sites: tuple[Site, ...], num_values: int) -> NamedStructure | None:
+    """Return the structure of the flow, whose recipe describes it; None where the file does not name its dimensions."""
+    recipe, stored = manifest["recipe"], manifest.get("stored", {})
+    if "layout" not in manifest:
+        return None
+    layout = _named_places(sites, manifest)
+    _check_sizes({"dim": max(layout.dim, int(recipe.get("dim", 0)))}, num_values)
+    axes = Axes(stored.get("dims", {}), stored.get("coords", {}), int(stored.get("first", 0)))
+    return by_name(Structure.from_json(recipe) if "blocks" in recipe else None, labels(layout, axes))
 
 
 def _diagnostics(spec: dict[str, Any]) -> Diagnostics:

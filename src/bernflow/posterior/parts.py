@@ -82,14 +82,14 @@ class PosteriorParts:
         return "float64" if np.dtype("float64") in dtypes else "float32"
 
     @property
-    def structure(self) -> NamedStructure | None:
-        """What depends on what: globals, and locals in blocks given them; None if all parameters are fitted as globals.
+    def structure(self) -> NamedStructure:
+        """What depends on what: globals, and locals in blocks given them; no blocks if all are fitted together.
 
         Example:
-            >>> post.structure is None  # one parameter
-            True
+            >>> post.structure
+            1 global (mu), no locals
         """
-        return named_structure(self.distribution, self.layout)
+        return named_structure(self.distribution, self.layout, self.axes)
 
     @property
     def axes(self) -> Axes:

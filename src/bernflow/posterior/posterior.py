@@ -332,15 +332,20 @@ class Posterior(PosteriorParts):
         model = need_model(self, "to_nuts")
         return run_nuts(self, model, num, warmup, chains, key, sampler, target_accept, progress)
 
-    def plot(self, **kwargs: Any) -> Any:
-        """Plot the marginal densities; see `bernflow.plots.plot_posterior`.
+    def plot(self, kind: str = "marginals", **kwargs: Any) -> Any:
+        """Draw a figure of `bernflow.plots`, by default the marginal densities.
+
+        Args:
+            kind: "marginals", "pairs", "predictive", "structure", "convergence", "weights" or "transformation".
+            **kwargs: arguments of the function of that name in `bernflow.plots`; `plot_posterior` draws marginals.
 
         Example:
             >>> post.plot().savefig("posterior.png")
+            >>> post.plot("structure").savefig("structure.png")
         """
-        from bernflow.plots import plot_posterior
+        from bernflow.plots.kinds import plot
 
-        return plot_posterior(self, **kwargs)
+        return plot(self, kind, **kwargs)
 
     def report(self, path: str | PathLike = "report.html", **kwargs: Any) -> Path:
         """Write a report of the fit, one HTML page; see `bernflow.report.write_report`.

@@ -15,6 +15,7 @@ from bernflow.flows.mixture import Mixture
 from bernflow.models.base import AbstractMappedModel, Site
 from bernflow.posterior import Posterior
 from bernflow.posterior.drawing import derived_sizes, draw
+from bernflow.posterior.structure import NamedStructure
 from bernflow.posterior.weighting import AUTO, Weighted
 from bernflow.precision import use_precision
 from bernflow.report.tails import find_tails
@@ -37,6 +38,7 @@ class Material:
         sites: the parameters with shapes and supports.
         history: "step", "elbo", "elbo_se" of the training.
         settings: how the fit was made.
+        structure: which parameters depend on one another, where it is known.
         weighted: whether the draws are resampled by their importance weights.
         log_weights: log weights of draws of q, or None where they are not known.
         observed: observed data by name.
@@ -58,6 +60,7 @@ class Material:
     sites: tuple[Site, ...]
     history: Mapping[str, np.ndarray] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    structure: NamedStructure | None = None
     weighted: bool = False
     log_weights: Float[np.ndarray, " s"] | None = None
     observed: Mapping[str, np.ndarray] = field(default_factory=dict)
@@ -116,6 +119,7 @@ def gather(posterior: Posterior, num: int, key: Any, weighted: Weighted = AUTO) 
         sites=posterior.layout.sites,
         history=posterior.history,
         settings=posterior.settings,
+        structure=posterior.structure,
         weighted=sample.weighted,
         dims=axes.dims,
         coords=axes.coords,

@@ -8,12 +8,13 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from bernflow.diagnostics.importance import MIN_DRAWS, psis
-from bernflow.plots import plot_convergence, plot_pairs, plot_predictive, plot_weights
+from bernflow.plots import plot_convergence, plot_pairs, plot_predictive, plot_structure, plot_weights
 from bernflow.plots.backends import static_figures
 from bernflow.plots.components import Panel
 from bernflow.plots.marginals import draw_marginal
 from bernflow.plots.predictive import match_replicates
 from bernflow.plots.style import house_style
+from bernflow.posterior.structure import count
 from bernflow.report.components import Component, fair_share, strongest_pairs, table_row
 from bernflow.report.material import Material
 from bernflow.report.svg import inline_svg
@@ -23,6 +24,8 @@ MAX_MARGINALS = 24
 MAX_PAIRED = 5
 MAX_LABEL = 15
 NUM_POINTS = 1000
+# With fewer parameters no blocks of locals are expected, and nothing is said of them.
+MIN_TOGETHER = 31
 # Inches; letters of a wider picture would get too small there.
 READABLE_ON_A_PHONE = (5.2, 3.3)
 
@@ -70,6 +73,7 @@ def draw_galleries(material: Material, components: Sequence[Component]) -> list[
     kinds: list[tuple[str, str, Callable[[], Gallery | None]]] = [
         ("marginals", "Marginals", lambda: _marginals(parameters)),
         ("pairs", "Pairs", lambda: _pairs(parameters)),
+        ("structure", "Structure", lambda: _structure(material)),
         ("training", "Training", lambda: _training(material)),
         ("weights", "Importance weights", lambda: _weights(material)),
         ("predictive", "Predictive check", lambda: _predictive(material)),
@@ -123,6 +127,26 @@ def _pairs(components: Sequence[Component]) -> Gallery | None:
     picture = Picture(inline_svg(figure, alt, "pairs"), found)
     which = "All components" if len(chosen) == len(components) else "The components with the strongest correlations"
     return Gallery("pairs", "Pairs", f"{which}, with 50 % and 90 % highest-density contours.", [picture])
+
+
+def _structure(material: Material) -> Gallery | None:
+    structure = material.structure
+    if structure is None or (not structure.blocks and len(structure.globals) < MIN_TOGETHER):
+        return None
+    if not structure.blocks:
+        text = f"{count(len(structure.globals), 'parameter')}, fitted together: no blocks of locals were used."
+        return Gallery("structure", "Structure", text)
+    text = (
+        "Which parameters the fit lets depend on one another: a few globals, which influence all others, and locals "
+        "in blocks given them. Of many, the first ones and the last one are shown."
+    )
+    found = " ".join(
+        f"{group.what}: {', '.join(filter(None, (f'{group.how_many} ({group.names})', group.dependence)))}."
+        for group in structure.groups()
+    )
+    alt = f"Matrix of parameters, colored where two depend on each other. {found}"
+    picture = Picture(inline_svg(plot_structure(structure), alt, "structure"), found)
+    return Gallery("structure", "Structure", text, [picture])
 
 
 def _training(material: Material) -> Gallery | None:

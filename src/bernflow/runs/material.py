@@ -49,6 +49,7 @@ def material_of_run(folder: Path) -> Material:
         sites=record.sites,
         history=record.history,
         settings=record.settings,
+        structure=record.structure,
         weighted=weighted,
         replicates={name: value[:NUM_REPLICATES] for name, value in derived.items()},
         first_index=first,

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import bernflow as bf
+from bernflow.fit import structured_start as structured_start_module
+from bernflow.fit.differences import DifferencedTarget
 from bernflow.fit.settings import resolve_settings
 from bernflow.fit.structured_start import structured_start
 from bernflow.keys import as_key
@@ -44,17 +46,36 @@ def test_a_dense_posterior_of_few_dimensions_is_not_split():
     assert start_of(lambda x: -0.5 * jnp.sum(x**2) - jnp.sum(x) ** 4) is None
 
 
-def test_a_density_without_second_derivatives_is_not_split():
-    def gradient(x):  # known on the host alone
-        shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
-        return jax.pure_callback(lambda x: -np.asarray(x), shape, x, vmap_method="sequential")
+@jax.custom_vjp
+def once(x):
+    """The density of `groups` with a gradient that JAX cannot differentiate."""
+    return groups(x)
 
-    @jax.custom_vjp
-    def log_density(x):
-        return -0.5 * jnp.sum(x**2)
 
-    log_density.defvjp(lambda x: (log_density(x), x), lambda x, bar: (bar * gradient(x),))
-    assert start_of(log_density) is None
+once.defvjp(lambda x: (once(x), x), lambda x, bar: (bar * jax.grad(groups)(x),))
+
+
+def test_structure_is_seen_by_differences_where_there_are_no_second_derivatives():
+    target = Target(bf.from_log_density(once, init=jnp.zeros(40)))
+    with pytest.raises(TypeError, match="custom_vjp"):
+        structured_start(target, SETTINGS, as_key(0))
+    differenced = DifferencedTarget(target.model)
+    assert structured_start(differenced, SETTINGS, as_key(0)).structure == start_of(groups).structure
+    x, v = np.random.default_rng(0).normal(size=(2, 40))
+    exact = jax.jvp(jax.grad(groups), (x,), (v,))
+    found = jax.jit(lambda x, v: jax.jvp(jax.grad(differenced.log_density), (x,), (v,)))(x, v)
+    np.testing.assert_allclose(found[0], exact[0], rtol=1e-12)
+    np.testing.assert_allclose(found[1], exact[1], atol=1e-8 * np.abs(exact[1]).max())
+
+
+def test_a_structure_that_cannot_be_seen_is_said(monkeypatch):
+    def fails(*args):
+        raise RuntimeError("no luck")
+
+    monkeypatch.setattr(structured_start_module, "see_structure", fails)
+    target = DifferencedTarget(bf.from_log_density(groups, init=jnp.zeros(40)))
+    with pytest.warns(UserWarning, match=r"all 40 parameters are fitted together: .*RuntimeError: no luck"):
+        assert structured_start(target, SETTINGS, as_key(0)) is None
 
 
 def latent_process(num):
