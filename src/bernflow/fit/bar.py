@@ -37,6 +37,12 @@ class Bar:
         ...     bar.phase("starting")
     """
 
+    _first: tuple[int, float] | None
+    _left_from: tuple[float, float] | None
+    _elbo: float | None
+    _change: float | None
+    _nats: float | None
+
     def __init__(
         self,
         progress: bool,
@@ -156,11 +162,11 @@ class Bar:
 
     def _begin_training(self) -> None:
         """Forget the figures of the stage before."""
-        self._first: tuple[int, float] | None = None
-        self._left_from: tuple[float, float] | None = None
-        self._elbo: float | None = None
-        self._change: float | None = None
-        self._nats: float | None = None
+        self._first = None
+        self._left_from = None
+        self._elbo = None
+        self._change = None
+        self._nats = None
         self._steps, self._may_end = (0, 0), True
 
     def _written_change(self) -> str:

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from bernflow.background import Effort, background_jit
 from bernflow.fit.arrow import Locals, eliminate, read_curvature, tangents
 from bernflow.fit.tally import count
+from bernflow.fit.work import has_large_matrices
 from bernflow.flows.structure import Structure
 from bernflow.posterior import sampling
 from bernflow.target import Target
@@ -51,7 +52,7 @@ def _of_pairs(target: Target, pairs: Float[Array, "n 2p"]) -> tuple[Array, Array
         gradient, product, value = jax.jvp(lambda x: _gradient_and_value(target, x), (x,), (tangent,), has_aux=True)
         return value, gradient, product
 
-    return jax.lax.map(one, pairs, batch_size=sampling.draws_at_once(sampling.num_rows(target), len(pairs)))
+    return jax.lax.map(one, pairs, batch_size=_at_once(target, len(pairs)))
 
 
 @background_jit(Effort.LIGHT)
@@ -60,7 +61,16 @@ def _derivatives(target: Target, x: Float[Array, "k p"], tangents: Float[Array, 
         gradient, times_hessian, value = jax.linearize(lambda x: _gradient_and_value(target, x), x, has_aux=True)
         return value, gradient, jax.lax.map(times_hessian, tangents, batch_size=min(TANGENTS_AT_ONCE, len(tangents)))
 
-    return jax.lax.map(one, x, batch_size=sampling.draws_at_once(sampling.num_rows(target), len(x)))
+    return jax.lax.map(one, x, batch_size=_at_once(target, len(x)))
+
+
+def _at_once(target: Target, num: int) -> int | None:
+    """Choose at how many points derivatives are evaluated at once; None: one after the other.
+
+    On a CPU with few cores, XLA can wait for itself forever where second derivatives of factorizations of large
+    matrices are batched (jaxlib 0.10.2).
+    """
+    return None if has_large_matrices(target) else sampling.draws_at_once(sampling.num_rows(target), num)
 
 
 def prepare(target: Target) -> None:
@@ -186,7 +196,7 @@ def _follow_gradients(target: Target, structure: Structure, x: np.ndarray, near:
 @background_jit(Effort.LIGHT)
 def _gradients(target: Target, x: Float[Array, "k p"]) -> tuple[Array, Array]:
     one = jax.value_and_grad(target.log_density)
-    return jax.lax.map(one, x, batch_size=sampling.draws_at_once(sampling.num_rows(target), len(x)))
+    return jax.lax.map(one, x, batch_size=_at_once(target, len(x)))
 
 
 def gradients(target: Target, x: Float[np.ndarray, "k p"], block: int = BLOCK) -> list[np.ndarray]:

@@ -50,7 +50,7 @@ class Deadline:
         """Begin now; refuse what is not a time limit."""
         if limit is None:
             return cls(None, clock, clock())
-        if isinstance(limit, bool) or not isinstance(limit, numbers.Real) or not 0.0 < limit < math.inf:
+        if isinstance(limit, bool) or not isinstance(limit, numbers.Real) or not 0.0 < float(limit) < math.inf:
             raise ArgumentError(
                 f"time_limit={limit!r}: expected a positive number of seconds such as 60, or None for no limit."
             )

@@ -39,7 +39,8 @@ def material_of_run(folder: Path) -> Material:
         parts["log_weights"] = None
     derived = {name: value for name, value in parts["draws"].items() if name not in {s.name for s in record.sites}}
     model = run.manifest.get("model") or {}
-    first, tails = int(str(model.get("path", "")).endswith(".stan")), ()
+    first = int(str(model.get("path", "")).endswith(".stan"))
+    tails: tuple[tuple[str, float], ...] = ()
     if parts["log_weights"] is not None:
         sites = {site.name: parts["draws"][site.name] for site in record.sites}
         axes = Axes(parts.get("dims", {}), parts.get("coords", {}), first)
