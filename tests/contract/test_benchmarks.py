@@ -14,7 +14,7 @@ ALLOWED = {
     "accuracy": "diagnostics.agreement diagnostics.chains fit.engine fit.start plots.style",
     "adversarial": "diagnostics.verdict",
     "melanoma": (
-        "compiled fit.batches fit.deadline fit.joint fit.jointly fit.settings fit.steps keys models.network "
+        "compiled fit.bar fit.batches fit.deadline fit.joint fit.jointly fit.settings fit.steps keys models.network "
         "plots.components precision"
     ),
     "models": "diagnostics.chains models precision",
