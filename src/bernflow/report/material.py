@@ -93,7 +93,8 @@ def gather(posterior: Posterior, num: int, key: Any, weighted: Weighted = AUTO) 
     if sum(sizes.values()) > MAX_DERIVED:
         derived = tuple(name for name, size in sizes.items() if size <= MAX_SMALL)
         left_out = sum(size for name, size in sizes.items() if name not in derived)
-        notes.append(f"{left_out:,} derived numbers per draw are left out; post.draws() has them.")
+        if left_out:
+            notes.append(f"{left_out:,} derived numbers per draw are left out; post.draws() has them.")
     if model is None:
         notes.append("The model is not in the file of a saved posterior: weights and data are left out.")
     else:

@@ -107,8 +107,7 @@ def test_run_of_a_stan_program_needs_no_model(posterior, tmp_path, monkeypatch):
     monkeypatch.setattr(archive, "support_to_json", lambda support: None)
     origin = {**ORIGIN, "model": {"path": "/somewhere/model.stan"}}
     write_run(posterior, tmp_path / "run", num=50, formats=("netcdf",), origin=origin)
-    with pytest.raises(bf.ModelError, match="known only to its model"):
-        bf.load(tmp_path / "run" / "posterior.bernflow")
+    assert set(posterior.names) <= set(bf.load(tmp_path / "run" / "posterior.bernflow").draws(10))
     found = material.material_of_run(tmp_path / "run")
     assert found.first_index == 1
     assert [site.support for site in found.sites] == [None, None]
@@ -121,10 +120,8 @@ def test_saved_posteriors_have_reports(capsys, posterior, tmp_path, monkeypatch)
     assert "The model is not in the file of a saved posterior" in (tmp_path / "page.html").read_text()
     monkeypatch.setattr(archive, "support_to_json", lambda support: None)
     posterior.save(path)
-    code, _, err = run(capsys, "report", path, "--out", tmp_path / "other.html")
-    assert code == 1
-    assert "cannot be used without its model" in err
-    assert not (tmp_path / "other.html").exists()
+    assert run(capsys, "report", path, "--out", tmp_path / "other.html")[0] == 0  # with the draws in the file
+    assert "The model is not in the file of a saved posterior" in (tmp_path / "other.html").read_text()
 
 
 def test_what_is_no_run_is_refused(capsys, posterior, tmp_path):

@@ -94,6 +94,9 @@ class Shops:
     def coords(self):
         return {"shop": ["harbor", "park", "1"]}
 
+    def first_index(self):
+        return 0
+
     def deterministic(self, theta):
         return {}
 

@@ -71,7 +71,7 @@ def test_pictures_have_texts_for_those_who_cannot_see_them(with_model, parse, ma
 
 @pytest.mark.parametrize(
     ("spread", "title", "word"),
-    [(0.0, "Good", "as they are"), (0.4, "Usable", "weighted=True"), (3.0, "Poor", "Do not use")],
+    [(0.0, "Good", "as they are"), (0.4, "Usable", "importance weights"), (3.0, "Poor", "Do not use")],
 )
 @without_pictures
 def test_verdict_is_said_in_words(make, parse, material, spread, title, word):
@@ -178,7 +178,9 @@ def test_derived_quantities_are_marked_and_limited(make, parse, material, with_m
     assert "twice[3]" in text
     assert "derived" in text
     monkeypatch.setattr("bernflow.report.material.MAX_DERIVED", 3)
-    assert "The 4 derived quantities are left out; post.draws() has them." in parse(render(material(post))).text("p")
+    assert "left out" not in parse(render(material(post))).text("p")  # small ones are shown all the same
+    monkeypatch.setattr("bernflow.report.material.MAX_SMALL", 3)
+    assert "4 derived numbers per draw are left out; post.draws() has them." in parse(render(material(post))).text("p")
 
 
 def test_a_picture_that_fails_leaves_its_reason(make, parse, material, monkeypatch):
