@@ -50,11 +50,12 @@ def compare_models(
         `verdict` on the fit. What is not known is missing.
 
     Example:
+        >>> import numpyro.distributions as dist
         >>> wide = bf.Model(
         ...     prior={"mu": dist.Normal(0, 10)}, likelihood=lambda theta: dist.Normal(theta["mu"], 1), y=y
         ... )
         >>> found = bf.compare_models({"narrow": post, "wide": bf.fit(wide, progress=False)})
-        >>> found.loc["narrow", "log_evidence"] > found.loc["wide", "log_evidence"]
+        >>> bool(found.loc["narrow", "log_evidence"] > found.loc["wide", "log_evidence"])
         True
     """
     if not isinstance(models, Mapping) or len(models) < 2:

@@ -30,7 +30,7 @@ class View:
 
     Example:
         >>> log_scale = View("log-interval", (1,), 0.0, 100.0)
-        >>> float(np.exp(log_scale(np.array([7.0, 0.0]), np)))
+        >>> round(float(np.exp(log_scale(np.array([7.0, 0.0]), np))), 6)
         50.0
     """
 

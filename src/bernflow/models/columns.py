@@ -41,8 +41,8 @@ def as_arrays(tree: Any, *, sizes: bool = True) -> Any:
         sizes: convert short lists of whole numbers, too.
 
     Example:
-        >>> as_arrays({"y": [0.5, 1.5], "names": ["a", "b"]})
-        {'y': array([0.5, 1.5]), 'names': ['a', 'b']}
+        >>> as_arrays([[0.5, 1.5], ["a", "b"]])
+        [array([0.5, 1.5]), ['a', 'b']]
     """
 
     def one(node: Any) -> Any:
