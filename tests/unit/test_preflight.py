@@ -160,7 +160,7 @@ class NotScalar(type(from_log_density(lambda x: x, 0.0))):
 
 def test_density_must_be_one_float():
     model = from_log_density(lambda x: -(x**2), 0.0)
-    target = Target(NotScalar(model.sites, model.start, model.logp, True))
+    target = Target(NotScalar(model.sites, model.start, model.logp, True, None))
     with pytest.raises(ModelError, match=r"log density has shape \(2,\) and dtype float32: expected one float"):
         check_output(target)
 

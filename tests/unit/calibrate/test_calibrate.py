@@ -65,9 +65,8 @@ def test_other_keys_are_other_data_and_compile_nothing():
 
 def test_text_and_html(calibration):
     text = repr(calibration)
-    assert text.startswith(
-        "Calibration (65 simulations, 200 draws each, bernstein, 500 steps)\n  " + calibration.status
-    )
+    head = "Calibration (65 simulations, 200 draws each, bernstein, 500 steps)"
+    assert " ".join(text.split()).startswith(f"{head} {calibration.status}")
     assert "b[1]" in text
     assert "fits called poor 0" in text
     html = calibration._repr_html_()
@@ -122,7 +121,7 @@ def test_many_components_show_the_worst(calibration):
         num_draws=200,
         settings=calibration.settings,
     )
-    assert "... and 21 more, of larger p-values" in repr(many)
+    assert "... and 11 more, of larger p-values" in " ".join(repr(many).split())
     assert "\n  w " in repr(many)
 
 

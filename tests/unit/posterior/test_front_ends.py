@@ -46,6 +46,6 @@ def test_front_ends(front_end, make, gaussian):
     np.testing.assert_allclose(post.log_weights(50), np.asarray(log_p) - post.log_prob(draws), rtol=1e-3, atol=1e-3)
     assert all(value.shape == (7, 6) for value in post.predict(num=7).values())
     assert all(value.shape == (7, 3) for value in post.predict(X[:3], num=7).values())
-    tree = post.to_arviz(20)
+    tree = post.to_arviz(20, kind="datatree")
     assert {"posterior", "log_likelihood", "observed_data"} <= set(tree.children)
     assert np.all(post.draws(20, weighted=True)["sigma"] > 0)

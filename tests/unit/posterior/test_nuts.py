@@ -21,6 +21,7 @@ from bernflow.flows.families import Spec, get_family
 from bernflow.flows.gaussian import LocationScale
 from bernflow.flows.mixture import Mixture
 from bernflow.posterior import Posterior, chains, sampling
+from bernflow.posterior.tables import Axes
 from bernflow.target import Target
 
 # One number of chains and one warmup for all: what is compiled for the first test serves the others.
@@ -95,8 +96,8 @@ def test_draws_are_named_and_constrained(run):
 
 
 def test_arviz_gets_chains_and_statistics(run, post):
-    tree = run.to_arviz()
-    assert set(tree.children) == {"posterior", "sample_stats", "log_likelihood", "observed_data"}
+    tree = run.to_arviz(kind="datatree")
+    assert set(tree.children) == {"posterior", "sample_stats", "log_prior", "log_likelihood", "observed_data"}
     assert tree.posterior.sizes == {"chain": 4, "draw": 1000, "s_dim_0": 2}
     names = {"lp", "diverging", "n_steps", "tree_depth", "acceptance_rate", "step_size", "energy"}
     assert set(tree.sample_stats.data_vars) == names
@@ -322,16 +323,16 @@ def test_constant_components_are_not_judged():
     factor = np.zeros((2, 50, 2, 2))
     factor[..., 0, 0] = 1.0
     factor[..., 1, :] = rng.normal(size=(2, 50, 2))
-    names, values = chains._varying({"L": factor, "m": rng.normal(size=(2, 50))})
+    names, values = chains._varying({"L": factor, "m": rng.normal(size=(2, 50))}, Axes())
     assert names == ["L[1, 0]", "L[1, 1]", "m"]
     assert values.shape == (3, 2, 50)
-    names, values = chains._varying({"stuck": np.ones((2, 50))})
+    names, values = chains._varying({"stuck": np.ones((2, 50))}, Axes())
     assert names == ["every parameter"]
     assert np.isnan(values).all()
 
 
 def test_long_tables_are_shortened(run):
-    names, values = [f"v[{i}]" for i in range(12)], np.random.default_rng(0).normal(size=(12, 4, 100))
+    names, values = [f"v[{i}]" for i in range(22)], np.random.default_rng(0).normal(size=(22, 4, 100))
     shown = chains._text(run.settings, run.diagnostics, 10, names, values, convergence(values))
-    assert "v[9]" in shown
-    assert shown.endswith("... and 2 more")
+    assert "v[19]" in shown
+    assert shown.endswith("... and 2 more rows: run.summary() has all")
