@@ -53,7 +53,8 @@ def test_log_density_equals_that_of_the_numpyro_model(schools):
 
 def test_eight_schools(posterior):
     diagnostics = posterior.diagnostics
-    assert diagnostics.verdict == "good"
+    # Rare draws with a k-hat above 0.7, as of one key in six, make it "usable" at a KL divergence of 0.0002.
+    assert diagnostics.verdict != "poor"
     # Four standard errors: false alarm once in 16,000 fits.
     assert abs(diagnostics.log_evidence - BENCHMARK.log_evidence) < 4 * diagnostics.log_evidence_se
     assert BENCHMARK.log_evidence - diagnostics.elbo < 0.002 + 3 * diagnostics.elbo_se
@@ -66,11 +67,12 @@ def test_eight_schools(posterior):
 # One school in eight has influence: whether LOO warns of it depends on the draws.
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter of Pareto")
 def test_arviz_knows_the_labels(posterior):
-    tree = posterior.to_arviz(400, predictive=True)
+    tree = posterior.to_arviz(400, predictive=True, kind="datatree")
     assert set(tree.children) == {
         "posterior",
         "posterior_predictive",
         "sample_stats",
+        "log_prior",
         "log_likelihood",
         "observed_data",
         "constant_data",
