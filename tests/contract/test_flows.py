@@ -292,6 +292,12 @@ INVERTIBLE = [name for name, case in CASES.items() if case.invertible]
 
 
 @functools.cache
+def quickly_compiled(function):
+    """Compile with little effort: what is evaluated once takes far longer to compile than to run."""
+    options = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+    return eqx.filter_jit(function, compiler_options=options)
+
+
 def flow_of(name):
     return CASES[name].make(zlib.crc32(name.encode()) % 1000)
 
@@ -346,7 +352,7 @@ def forward(name):
     flow = flow_of(name)
     z = np.concatenate([noise_of(name, flow), *grids_of(name, flow)])
 
-    @eqx.filter_jit
+    @quickly_compiled
     def evaluate(flow, z):
         def one(z):
             x, log_det = flow.transform_and_log_det(z)
@@ -398,7 +404,7 @@ def backward(name):
     axes = axes_of(q) if q.dim <= 2 else []
     grid = np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, q.dim) if axes else np.zeros((0, q.dim))
 
-    @eqx.filter_jit
+    @quickly_compiled
     def evaluate(q, x):
         inverse = jax.vmap(q.inverse_and_log_det)(x) if isinstance(q, AbstractFlow) else None
         return inverse, q.log_prob(x)
@@ -429,6 +435,7 @@ def test_the_gradient_that_is_told_is_that_of_automatic_differentiation(name):
     z = flow.sample_base(jax.random.key(6), 20)
     covector = rng.normal(size=z.shape)
 
+    @quickly_compiled
     def gradient(method):
         found = eqx.filter_grad(lambda flow: jnp.sum(covector * jax.vmap(getattr(flow, method))(z)[0]))(flow)
         return jax.tree_util.tree_leaves_with_path(eqx.filter(found, eqx.is_array))

@@ -4,7 +4,9 @@ It prints one JSON object: by step, the parts of the global state that the step 
 and after it. Threads are not among them: those of XLA and of bernflow's compilations stay for the next fit.
 """
 
+import contextlib
 import gc
+import importlib
 import json
 import locale
 import logging
@@ -35,6 +37,12 @@ import scipy.stats  # noqa: F401
 import tqdm  # noqa: F401
 import xarray as xr
 from jax._src import dtypes, monitoring, xla_bridge
+
+# What xarray and exports load later, where it is installed.
+for optional in ("arviz", "dask.array"):
+    with contextlib.suppress(ImportError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        importlib.import_module(optional)
 
 
 def listeners():

@@ -38,7 +38,7 @@ def fits():
         # P(tau < exp(-4)) is 0.0037 and 0.0007 to 0.0022 under the fits of keys 0 to 2 (k-hat 0.84 to 0.90): mass in
         # the neck that few draws reach, and that the standard error does not know of.
         ("eight-schools-centered", 0.03, 1e-2),
-        ("funnel", 0.02, 1e-3),
+        pytest.param("funnel", 0.02, 1e-3, marks=pytest.mark.slow),
     ],
 )
 def test_kl_and_evidence(fits, name, max_kl, unseen):
@@ -58,6 +58,7 @@ def test_mean_of_tau(fits, name):
     assert post.draws(NUM)["tau"].mean() == pytest.approx(MEAN_TAU, rel=0.03)
 
 
+@pytest.mark.slow
 def test_width_of_the_funnel(fits):
     _, post = fits("funnel")
     v = post.draws(NUM)["v"]

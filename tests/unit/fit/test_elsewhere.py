@@ -181,6 +181,7 @@ def test_heated_draws_are_fewer_where_draws_are():
     assert num_heated(20_000, 100_000) == 100
 
 
+@pytest.mark.slow
 def test_a_concentric_mixture_is_fitted_by_two_flows():
     dim, share, width = 3, 0.1, 20.0
     logp = mixed(normal, lambda x: normal(x, width), share)

@@ -80,7 +80,7 @@ def test_a_density_that_has_fallen_is_not_followed():
 
 
 @pytest.mark.filterwarnings("ignore:bernflow:UserWarning")
-@pytest.mark.parametrize("dim", [2, 80])
+@pytest.mark.parametrize("dim", [2, pytest.param(80, marks=pytest.mark.slow)])
 def test_flows_get_the_powers_and_other_flows_stay_what_they_are(dim):
     target = target_of(*["three degrees"] * dim)
     post = bf.fit(target.model, steps=1, progress=False)
