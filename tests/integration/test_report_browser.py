@@ -271,4 +271,4 @@ def test_what_a_notebook_shows(browser, post, tmp_path):
     assert browser.ask("document.title") == "A notebook"
     shown = browser.ask("document.body.innerText")
     assert "▲ Usable" in shown
-    assert "... and 112 more" in shown
+    assert "... and 102 more rows" in shown

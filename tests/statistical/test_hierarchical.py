@@ -79,6 +79,7 @@ def test_a_structured_posterior_is_saved_whole(tmp_path):
     assert refined.diagnostics.verdict == "good"
 
 
+@pytest.mark.slow
 def test_counts_by_group_of_a_plain_density_are_good_against_the_evidence_of_each_group():
     """Locals that are not Gaussian: the evidence of every group is an integral in one dimension."""
     counts = np.random.default_rng(5).poisson(np.exp(np.random.default_rng(6).normal(1.0, 0.5, 50)))

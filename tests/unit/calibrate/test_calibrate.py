@@ -160,6 +160,7 @@ def lagged(y):
     numpyro.sample("y", dist.Normal(phi * jnp.concatenate([jnp.zeros(1), y[:-1]]), 1.0), obs=y)
 
 
+@pytest.mark.slow
 def test_simulate_returns_a_numpyro_model_of_counts():
     x = jnp.linspace(-1.0, 1.0, 5)
 

@@ -134,6 +134,7 @@ def test_restarts_detect_a_missed_mode():
         bf.fit(model, key=found.index(caught[0]), restarts=4, steps=100, num_particles=8, order=4, progress=False)
 
 
+@pytest.mark.slow
 def test_starts_that_were_not_taken_tell_of_a_missed_mode():
     model, found = two_modes(0.3), []
     for key in range(10):
@@ -186,6 +187,7 @@ def test_a_mixture_covers_both_modes_with_their_weights():
     assert right.mean() == pytest.approx(0.3, abs=0.05)
 
 
+@pytest.mark.slow
 def test_flows_that_are_trained_together_share_a_ring():
     # No flow can be a ring: somewhere it is cut. Alone, the best of four parts leaves 0.1 nats.
     model = bf.from_log_density(

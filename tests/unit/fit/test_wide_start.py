@@ -173,6 +173,7 @@ def test_the_rate_does_not_fall_with_very_many_dimensions():
     assert settings.rate_in(3000) == settings.rate_in(30_000)
 
 
+@pytest.mark.slow
 def test_a_fit_is_judged_saved_and_loaded(few, tmp_path):
     model, log_integral = low_rank_gaussian(150, rank=2)
     post = bf.fit(model, progress=False)

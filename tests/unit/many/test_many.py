@@ -189,6 +189,7 @@ def test_wrong_arguments(tmp_path):
     assert collect(len, []) == {}
 
 
+@pytest.mark.slow
 def test_a_calibration_on_workers_is_that_of_one_process(cases, pool, monkeypatch):
     how = {"num_simulations": 20, "num_draws": 50, "steps": 20, "family": "gaussian", "progress": False}
     monkeypatch.setattr(calibrate_api, "MAX_BLOCK", 10)
