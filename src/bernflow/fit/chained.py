@@ -79,53 +79,56 @@ def nearest_chains(target: Target, structure: Structure, at: Moments) -> Moments
     `log_density` becomes E[log p] plus the entropy of the locals, up to the constant that makes it that of Laplace's
     method where the locals are Gaussian.
     """
-    numbers = (2 * NUM_PAIRS + 1) * 3 * structure.size * structure.dim
+    numbers = 2 * NUM_PAIRS * 3 * structure.size * structure.dim
     at_once = max(1, MAX_NUMBERS // numbers)
     parts = [at.at(slice(i, i + at_once)) for i in range(0, len(at.x), at_once)]
     return join([_nearest(target, structure, part) for part in parts])
 
 
 def _nearest(target: Target, structure: Structure, at: Moments) -> Moments:
+    local = structure.order[structure.num_leaders :]
+    sound = np.ones(len(at.x), bool)
     for _ in range(NUM_STEPS):
-        seen = _Expected.around(target, structure, at)
-        locals_ = eliminate(seen.curvature.blocks, seen.curvature.chain)
+        x = _along(structure, at, _paths_of(structure, at))
+        seen = derivatives(target, x.reshape(-1, structure.dim), tangents(structure))
+        products = seen.products.reshape(*x.shape[:2], *seen.products.shape[1:])
+        sound &= np.isfinite(products).all((1, 2, 3))
+        curvature = read_curvature(structure, np.nan_to_num(products.mean(1)))
+        locals_ = eliminate(curvature.blocks, curvature.chain)
         spread = _spread(covariance_of(locals_))
-        shift = locals_.solve(seen.gradient[..., None])[..., 0]
+        gradient = structure.by_block(seen.gradient.reshape(x.shape)[..., local].mean(1))
+        shift = locals_.solve(np.nan_to_num(gradient)[..., None])[..., 0]
         mode = at.mode + np.clip(np.nan_to_num(shift), -MAX_SHIFT * spread, MAX_SHIFT * spread)
         x = np.array(at.x)
-        x[:, structure.order[structure.num_leaders :]] = structure.flat(mode)
+        x[:, local] = structure.flat(mode)
         at = at._replace(x=x, mode=mode, locals=locals_)
-    return at._replace(log_density=_Expected.around(target, structure, at).log_density)
+    return at._replace(log_density=np.where(sound, _expected_log_density(target, structure, at), np.nan))
 
 
-class _Expected(NamedTuple):
-    """Expectations under the Gaussians of several points."""
+def _expected_log_density(target: Target, structure: Structure, at: Moments) -> Float[np.ndarray, " k"]:
+    """Return E[log p] plus the entropy of the locals; NaN where a path leads to where there is no density."""
+    here = read_curvature(structure, derivatives(target, at.x, tangents(structure)).products)
+    paths = _paths_of(structure, at)
+    x = _along(structure, at, paths)
+    value = gradients(target, x.reshape(-1, structure.dim))[0].reshape(x.shape[:2])
+    value = np.where(np.isfinite(value), value, np.nan)
+    # What a quadratic function would add is known exactly; what is left is averaged.
+    left = value.mean(1) + 0.5 * np.mean(_quadratic(here, paths), 1)
+    total = left - 0.5 * covariance_of(at.locals).trace_with(here)
+    total += at.locals.log_det() + 0.5 * structure.num_locals
+    return np.where(np.isfinite(total), total, np.nan)
 
-    gradient: Float[np.ndarray, "k b s"]
-    curvature: Curvature
-    log_density: Float[np.ndarray, " k"]
 
-    @classmethod
-    def around(cls, target: Target, structure: Structure, at: Moments) -> "_Expected":
-        num, local = len(at.x), structure.order[structure.num_leaders :]
-        covariance = covariance_of(at.locals)
-        paths = _paths(at.locals, _spread(covariance), structure, NUM_PAIRS)
-        moves = np.concatenate([np.zeros_like(paths[:, :1]), paths, -paths], 1)
-        x = np.repeat(at.x[:, None], moves.shape[1], 1)
-        x[:, :, local] += structure.flat(moves)
-        directions = tangents(structure)
-        seen = derivatives(target, x.reshape(-1, structure.dim), directions)
-        products = seen.products.reshape(num, -1, *seen.products.shape[1:])
-        value = np.where(np.isfinite(seen.value), seen.value, np.nan).reshape(num, -1)
-        slope = structure.by_block(seen.gradient.reshape(num, -1, structure.dim)[:, 1:, local].mean(1))
-        here = read_curvature(structure, products[:, 0])
-        # What a quadratic function would add is known exactly; the average is over what is left.
-        left = value[:, 1:].mean(1) - value[:, 0] + 0.5 * np.mean(_quadratic(here, paths), 1)
-        expected = value[:, 0] - 0.5 * covariance.trace_with(here) + left
-        total = expected + at.locals.log_det() + 0.5 * structure.num_locals
-        sound = np.isfinite(total) & np.isfinite(products).all((1, 2, 3))
-        curvature = read_curvature(structure, np.nan_to_num(products[:, 1:].mean(1)))
-        return cls(np.nan_to_num(slope), curvature, np.where(sound, total, np.nan))
+def _paths_of(structure: Structure, at: Moments) -> Float[np.ndarray, "k n b s"]:
+    """Draw half of the paths around the means; the other half is opposite."""
+    return _paths(at.locals, _spread(covariance_of(at.locals)), structure, NUM_PAIRS)
+
+
+def _along(structure: Structure, at: Moments, paths: Float[np.ndarray, "k n b s"]) -> Float[np.ndarray, "k m p"]:
+    """Return parameter vectors at paths and at their opposites."""
+    x = np.repeat(at.x[:, None], 2 * paths.shape[1], 1)
+    x[:, :, structure.order[structure.num_leaders :]] += structure.flat(np.concatenate([paths, -paths], 1))
+    return x
 
 
 def _quadratic(curvature: Curvature, paths: Float[np.ndarray, "k n b s"]) -> Float[np.ndarray, "k n"]:

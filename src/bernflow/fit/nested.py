@@ -52,18 +52,17 @@ def find_nested(
         return _given(target, structure, _climb(target, x, scales), ~is_scale)
 
     best = max((given(x, shift) for x in points[:1] for shift in SCALE_SHIFTS), key=lambda found: found.value)
-    num = int(is_scale.sum())
-    curvature, slopes = np.full(num, LEAST_CURVATURE), np.zeros((num, int(np.sum(~is_scale))))
+    num, others = int(is_scale.sum()), leaders[~is_scale]
+    curvature, slopes = np.full(num, LEAST_CURVATURE), np.zeros((num, len(others)))
     for half in HALF_WIDTHS:
         for k in range(num):
-            step = half * np.eye(num)[k]
-            below, above = (given(best.at.x[0], sign * step) for sign in (-1.0, 1.0))
+            along = np.eye(num)[k]
+            below, above = (given(best.at.x[0], move * along) for move in (-half, half))
             bend = (2.0 * best.value - below.value - above.value) / half**2
             curvature[k] = max(bend, LEAST_CURVATURE)
-            others = leaders[~is_scale]
             slopes[k] = (above.at.x[0, others] - below.at.x[0, others]) / (2.0 * half)
             move = np.clip((above.value - below.value) / (2.0 * half) / curvature[k], -LONGEST * half, LONGEST * half)
-            there = given(best.at.x[0], move / half * step)
+            there = given(best.at.x[0], move * along)
             best = max((best, below, above, there), key=lambda found: found.value)
     covariance = np.zeros((len(leaders), len(leaders)))
     covariance[np.ix_(is_scale, is_scale)] = np.diag(1.0 / curvature)
