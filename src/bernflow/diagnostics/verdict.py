@@ -12,6 +12,9 @@ what no draw has seen.
   by two standard errors (means within 0.07 sd, and weights that can still be trusted to tell); or ESS fraction
   >= 0.999 and no weight more than 25 % above the mean, so that the tail is too small to matter whatever its
   shape, provided that nothing was found elsewhere. At least 1,000 draws.
+* good in many dimensions: k-hat <= 0.7, and all margins right by the weights (`diagnostics.margins`: means to 0.05 sd,
+  standard deviations to 5 %, probabilities to 0.02, correlations to 0.1), with an ESS fraction of at least
+  0.96^(p / 10) and 0.5: the ESS of p independent parameters is the product of theirs.
 * usable: k-hat <= 0.7 and ESS fraction >= 0.1 (weighted draws are accurate); or k-hat <= 1 and ESS fraction
   >= 0.9 (the bulk is accurate, the far tails are not); or k-hat <= 1.5 and ESS fraction >= 0.99, or ESS fraction
   >= 0.999 whatever k-hat is (the weights have no mean and tell nothing of what the draws do not reach).
@@ -46,10 +49,12 @@ import dataclasses
 from typing import Literal
 
 import numpy as np
+from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from bernflow.diagnostics import importance
 from bernflow.diagnostics.elsewhere import MEAN_ERROR, Elsewhere
+from bernflow.diagnostics.margins import Margins, margins
 from bernflow.errors import ArgumentError
 
 Verdict = Literal["good", "usable", "poor"]
@@ -59,6 +64,9 @@ GOOD_KHAT, GOOD_ESS = 0.5, 0.96
 CONSTANT_RATIO, CONSTANT_ESS = 1.25, 0.999
 EVEN_ESS = 0.995
 USABLE_KHAT, USABLE_ESS = 0.7, 0.1
+# Where margins are right, the ESS fraction that is good in so many dimensions holds for every so many of them, down to a
+# least.
+GOOD_ESS_DIM, LEAST_GOOD_ESS = 10, 0.5
 # Highest k-hat and least ESS fraction at which the bulk is accurate.
 BULK_KHAT, BULK_ESS = 1.0, 0.9
 # Pairs of the highest k-hat and the least ESS fraction at which the draws agree with the density where they are.
@@ -133,6 +141,7 @@ class Diagnostics:
 def judge(
     log_weights: ArrayLike,
     *,
+    draws: Float[np.ndarray, "s p"] | None = None,
     missing_mass: float | None = None,
     elsewhere: Elsewhere | None = None,
     num_parts: int = 1,
@@ -143,6 +152,7 @@ def judge(
 
     Args:
         log_weights: log p - log q at draws of q, (s,); at least 1,000 for "good", 20,000 recommended.
+        draws: these draws, unconstrained; with them a fit in many dimensions is "good" if its margins are right.
         missing_mass: share of the posterior mass seen by other restarts that q does not cover. Above 0.01 the
             verdict is at best "usable", above 0.05 "poor".
         elsewhere: what a search outside of the draws has found. Where it had nowhere to look, k-hat counts even if
@@ -169,6 +179,11 @@ def judge(
     evidence, evidence_se = importance.log_evidence(raw)
 
     verdict, why = _judge_weights(raw, khat, ess, ess_se, elsewhere is None or bool(elsewhere.looked))
+    enough = draws is not None and raw.size >= MIN_DRAWS_GOOD
+    if verdict == "usable" and enough and may_be_good(khat, ess, draws.shape[1]):
+        found_off = margins(draws, raw)
+        if found_off.are_right:
+            verdict, why = "good", _say_right(found_off)
     figures = _figures(khat, ess, verdict)
     sentences = [f"{verdict.capitalize()} ({figures}): {why}"]
     if broken:
@@ -205,6 +220,19 @@ def judge(
         missing_mass=None if found is None else found.share,
         missing_effect=None if found is None else max(found.effect.mean_error, found.effect.sd_error),
         looked=found.places() if found is not None and found.looked else None,
+    )
+
+
+def may_be_good(khat: float, ess: float, dim: int) -> bool:
+    """Tell whether a fit in so many dimensions is good if its margins are right."""
+    return khat <= USABLE_KHAT and ess >= max(LEAST_GOOD_ESS, GOOD_ESS ** (dim / GOOD_ESS_DIM))
+
+
+def _say_right(errors: Margins) -> str:
+    """Say how far margins are off."""
+    return (
+        f"by the importance weights every mean is within {max(errors.mean, 0.01):.2f} sd and every standard deviation "
+        f"within {max(100 * errors.sd, 1.0):.0f} % of the posterior's; the draws can be used as they are."
     )
 
 

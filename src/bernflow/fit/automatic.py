@@ -65,6 +65,7 @@ def fit_target(
 ) -> Posterior:
     """Fit one flow; several where it misses mass that other starts found, or may gain from those that lie elsewhere."""
     start_key, flow_key, train_key = spawn(key, 3)
+    settings = settings.in_dimension(target.dim)
     with counting() as tally:
         try:
             flows, probes = initial_flows(target, settings, start_key, flow_key, devices, deadline)

@@ -55,6 +55,8 @@ class Look(NamedTuple):
         parts = self.distribution.components if isinstance(self.distribution, Mixture) else (self.distribution,)
         return judge(
             self.log_weights,
+            # In very many dimensions not all draws are kept.
+            draws=self.draws if len(self.draws) == len(self.log_weights) else None,
             missing_mass=missing_mass,
             elsewhere=elsewhere,
             num_parts=len(parts),

@@ -14,8 +14,8 @@ from bernflow.fit.evaluation import evaluate_finite, num_diagnostic_draws, num_e
 from bernflow.fit.settings import FULL_RATE_DIM
 from bernflow.fit.stopping import (
     COVERED_KHAT,
-    MAX_GOOD,
     UNCOVERED_KHAT,
+    asks_for_good,
     best_of,
     compare,
     distance,
@@ -232,7 +232,7 @@ def go_through(
     evaluation_key = nth(key, 2**31 - 1)
     # A mixture's noise is that of its parts, each alone.
     widened = method.num_particles if method.use_score and not isinstance(trainee.flow, Mixture) else None
-    asks_for_good = method.tolerance is not None and method.tolerance <= MAX_GOOD
+    must_be_good = asks_for_good(method.tolerance, target.dim)
     effort, num_draws = effort_for(method.tolerance), num_evaluation_draws(target.model, method.tolerance, target.dim)
 
     num_closer = num_diagnostic_draws(target.model, method.tolerance, target.dim)
@@ -246,7 +246,7 @@ def go_through(
     ) -> bool:
         """Tell whether the restarts whose log weights are `rows`, of all of them, are near enough."""
         if method.tolerance is not None:
-            return all(is_within(row, method.tolerance) for row in rows)
+            return all(is_within(row, method.tolerance, target.dim) for row in rows)
         near = all(has_arrived(row, khat_allowed) for row in rows) and pace.may_draw(2 * num_closer)
         return near and is_confirmed(trainee, weights, target, evaluation_key, widened)
 
@@ -259,7 +259,7 @@ def go_through(
             met = is_met(trainee, seen, seen, UNCOVERED_KHAT)
             if met:
                 report(0, 0, _seen_at_start(seen, method.num_particles))
-            yield Trained(trainee, 0, is_over=met, is_within=met and asks_for_good, nats=distance(best_of(seen)))
+            yield Trained(trainee, 0, is_over=met, is_within=met and must_be_good, nats=distance(best_of(seen)))
             place = place._replace(weights=seen)
     done, after, trainee, weights = place.done, place.after, place.kept, place.weights
     try:
@@ -319,8 +319,8 @@ def go_through(
                 in_vain = True
             met = in_vain or is_met(trainee, weights, best_of(judged)[None], khat_allowed)
             # What a cycle did not improve is over if it is good, even where the tolerance is out of reach.
-            settled = asks_for_good and cycle > 0 and not step.worthwhile
-            over, asks = met or settled, asks_for_good and not in_vain
+            settled = must_be_good and cycle > 0 and not step.worthwhile
+            over, asks = met or settled, must_be_good and not in_vain
             nats = distance(best_of(weights))
             yield Trained(trainee, done, is_over=over, is_within=over and asks, nats=nats)
     except (KeyboardInterrupt, OutOfTimeError) as reason:

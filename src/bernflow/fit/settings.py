@@ -19,8 +19,9 @@ from bernflow.precision import resolve_precision
 FULL_RATE_DIM = 64
 # Share of the rate where the outer map has no matrix.
 WIDE_RATE = 0.1
-# Nats from the posterior at which a fit stops by default: hard to see in any plot.
-DEFAULT_TOLERANCE = 0.01
+# Nats from the posterior at which a fit stops by default: hard to see in any plot. The divergences of independent
+# parameters add up: with more dimensions than this it is in proportion to their number, up to a most.
+DEFAULT_TOLERANCE, DEFAULT_TOLERANCE_DIM, MAX_DEFAULT_TOLERANCE = 0.01, 30, 0.15
 # A mixture takes one more part if its ELBO rises by this many nats: a mode of 1 % of the mass does that.
 PART_GAIN = 0.01
 # Units per hidden layer of the conditioner.
@@ -41,8 +42,8 @@ RMSPROP = optax.chain(optax.scale_by_rms(decay=0.9, eps=1e-7), optax.scale(-1.0)
 class Settings:
     """A checked set of choices.
 
-    Without `steps`, training stops when the estimated KL divergence is below `tolerance`; if that is None too, when
-    the ELBO stops improving. `piece` is the number of steps per call of compiled code, None for as many as fit. A
+    Without `steps`, training stops when the estimated KL divergence is below `tolerance`, whose default is known when
+    the number of dimensions is (`in_dimension`); if that is None too, when the ELBO stops improving. `piece` is the number of steps per call of compiled code, None for as many as fit. A
     component more of a mixture must gain `part_gain` nats. `checks` says how hard the verdict looks for mass elsewhere.
     """
 
@@ -59,6 +60,7 @@ class Settings:
     optimizer: optax.GradientTransformation
     learning_rate: float | None
     tolerance: float | None = None
+    tolerance_given: bool = False
     piece: int | None = None
     part_gain: float = PART_GAIN
     checks: Checks = CHECKS["default"]
@@ -85,13 +87,19 @@ class Settings:
         # The outer map has p^2 entries, and the noise of their steps adds up.
         return self.learning_rate * min(1.0, FULL_RATE_DIM / dim)
 
+    def in_dimension(self, dim: int) -> "Settings":
+        """Return the same choices with the default tolerance of so many dimensions, where none was given."""
+        if self.tolerance is None or self.tolerance_given:
+            return self
+        return dataclasses.replace(self, tolerance=default_tolerance(dim))
+
     def thorough(self) -> "Settings":
         """Return the same choices for a training that ends when the ELBO stops improving."""
         return dataclasses.replace(self, tolerance=None)
 
     def describe(self) -> dict[str, Any]:
         """Return the choices as JSON-able values, `tolerance` as `fit` takes it."""
-        skip = ("family", "optimizer", "family_name", "piece", "part_gain")
+        skip = ("family", "optimizer", "family_name", "piece", "part_gain", "tolerance_given")
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in skip}
         tolerance = None if self.steps is not None else self.tolerance or 0.0
         return {"family": self.family_name, **fields, "tolerance": tolerance, "checks": self.checks.name}
@@ -143,8 +151,14 @@ def resolve_settings(
         optimizer=transformation,
         learning_rate=learning_rate,
         tolerance=_tolerance(tolerance, steps, kind, family),
+        tolerance_given=tolerance is not None,
         checks=resolve_checks(checks),
     )
+
+
+def default_tolerance(dim: int) -> float:
+    """Return the divergence in nats at which a fit in so many dimensions stops by default."""
+    return min(DEFAULT_TOLERANCE * max(1.0, dim / DEFAULT_TOLERANCE_DIM), MAX_DEFAULT_TOLERANCE)
 
 
 def _tolerance(tolerance: Any, steps: Any, family: Family, name: str) -> float | None:

@@ -10,6 +10,7 @@ from bernflow.diagnostics.importance import log_evidence, psis
 from bernflow.diagnostics.verdict import judge
 from bernflow.fit.chunk import Trainee
 from bernflow.fit.evaluation import finite, log_weights_of, num_diagnostic_draws, pick, weigh_widened
+from bernflow.fit.settings import default_tolerance
 from bernflow.target import Target
 
 # Below this many nats from the posterior, more steps change nothing that a user could see.
@@ -23,8 +24,9 @@ NEGLIGIBLE = 1e-5
 # A distance estimated from few draws must be below this share of a tolerance: rare draws, which it does not see, add
 # to it.
 SAFETY = 0.8
-# A fit that is farther from the posterior than so many nats is seldom good: who allows more does not ask for that.
-MAX_GOOD = 0.02
+# A fit that is farther from the posterior than so many default tolerances is seldom good: who allows more does not ask
+# for that.
+MAX_GOOD = 2.0
 # A fit that is farther away than so many tolerances, and comes no nearer, will not meet it.
 OUT_OF_REACH = 2.0
 # A cycle was worthwhile if it gained more nats than this, and than this share of the distance.
@@ -87,14 +89,19 @@ def is_close(weights: Float[np.ndarray, " s"]) -> bool:
     return distance(weights) < A_LITTLE and psis(weights)[1] < COVERED_KHAT
 
 
-def is_within(weights: Float[np.ndarray, " s"], tolerance: float) -> bool:
+def asks_for_good(tolerance: float | None, dim: int) -> bool:
+    """Tell whether a fit to this tolerance has to be good."""
+    return tolerance is not None and tolerance <= MAX_GOOD * default_tolerance(dim)
+
+
+def is_within(weights: Float[np.ndarray, " s"], tolerance: float, dim: int) -> bool:
     """Tell whether q is within a tolerance, in nats, as far as these draws show it."""
     # Two estimates: the first does not see tails that were cut off, the second is noisy.
     missing = log_evidence(weights)[0] - np.mean(weights)
     if max(distance(weights), missing) >= SAFETY * tolerance:
         return False
     # Where "good" is asked for, more draws than these decide on the tails.
-    return tolerance <= MAX_GOOD or psis(weights)[1] < COVERED_KHAT
+    return asks_for_good(tolerance, dim) or psis(weights)[1] < COVERED_KHAT
 
 
 def is_out_of_reach(weights: Float[np.ndarray, " s"], tolerance: float) -> bool:

@@ -91,6 +91,15 @@ def test_what_ends_the_training(given, resolved, described):
     assert settings.thorough().tolerance is None
 
 
+@pytest.mark.parametrize(("dim", "tolerance"), [(1, 0.01), (30, 0.01), (60, 0.02), (450, 0.15), (10_000, 0.15)])
+def test_the_default_tolerance_grows_with_the_dimensions(dim, tolerance):
+    assert resolve().in_dimension(dim).tolerance == pytest.approx(tolerance)
+    # What was given stays, also where it is the default of few dimensions.
+    assert resolve(tolerance=0.01).in_dimension(dim).tolerance == 0.01
+    assert resolve(tolerance=0).in_dimension(dim).tolerance is None
+    assert resolve(steps=10).in_dimension(dim).tolerance is None
+
+
 def test_choices_are_taken_over():
     found = resolve(order=3, base="logistic", steps=7, num_particles=5, restarts=2, precision="float32", optimizer=0.5)
     assert (found.order, found.base, found.steps, found.num_particles) == (3, "logistic", 7, 5)
