@@ -165,7 +165,10 @@ def run(options: argparse.Namespace) -> int:
 
 def _report(posterior: bf.Posterior, found: Run, quiet: bool) -> Iterator[str]:
     if not quiet:
-        rows = [(str(name), written(list(row))) for name, row in found.summary[list(COLUMNS)].iterrows()]
+        figures = found.summary[list(COLUMNS)].itertuples(index=False)
+        rows = [(label, written(list(row))) for label, row in zip(found.labels, figures, strict=True)]
+        # Scalars first, as in every table: a long array would hide them.
+        rows.sort(key=lambda row: row[0].endswith("]"))
         yield ""
         yield from table_lines(rows, "", MAX_ROWS, f": {found.folder / 'summary.csv'}")
         yield ""

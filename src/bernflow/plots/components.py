@@ -9,6 +9,7 @@ import numpy as np
 from arviz_stats.base import array_stats
 
 from bernflow.errors import ArgumentError
+from bernflow.nearest import nearest
 from bernflow.posterior.tables import Axes
 
 # What lies outside of these quantiles is not drawn: a single far draw would squeeze the rest.
@@ -105,7 +106,9 @@ def _find(
         if len(index) == len(shape) and all(i < size for i, size in zip(index, shape, strict=True)):
             return match[1], [index]
         raise ArgumentError(f"var_names: {wanted!r} does not exist; {match[1]!r} has the shape {shape}.")
-    raise ArgumentError(f"var_names: {wanted!r} is unknown; expected some of {', '.join(draws)}.")
+    raise ArgumentError(
+        f"var_names: {wanted!r} is unknown; expected some of {', '.join(draws)}.{nearest(str(wanted), draws)}"
+    )
 
 
 def trusted_draws(reference: Mapping[str, Any] | None, panels: Sequence[Panel]) -> list[np.ndarray | None]:

@@ -48,7 +48,8 @@ def tabulate(posterior: "PosteriorParts") -> Table:
     sample = draw(posterior, num, KEY, AUTO, derived)
     num = len(next(iter(sample.theta.values())))
     worth = num_effective(posterior, num, sample.weighted)
-    found, total = tables.rows(sample.theta, QUANTILES, posterior.axes, worth, MAX_ROWS)
+    shown = tables.in_order(sample.theta, posterior.names, posterior.roles)
+    found, total = tables.rows(shown, QUANTILES, posterior.axes, worth, MAX_ROWS)
     rows = [Row(row.label, (*tables.written(row.figures), _two_digits(row.mcse[0]))) for row in found]
     hidden = total - len(rows) + sum(size for name, size in derived_sizes(posterior).items() if name not in derived)
     if hidden:
