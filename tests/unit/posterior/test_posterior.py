@@ -1,4 +1,6 @@
 import re
+import sys
+from types import SimpleNamespace
 
 import arviz_stats
 import jax
@@ -186,22 +188,57 @@ def test_labels_are_coordinates(make, conjugate):
     assert list(post.to_arviz().posterior["s"].coords["kind"].values) == ["age", "income"]
 
 
-def test_arviz_0_and_1_get_what_they_take(make, monkeypatch):
+@pytest.mark.filterwarnings("ignore")  # of ArviZ
+def test_the_arviz_that_is_installed_gets_what_it_takes(make):
+    arviz = pytest.importorskip("arviz")
+    found = make().to_arviz(200)
+    is_old = arviz.__version__.startswith("0.")
+    assert type(found).__name__ == ("InferenceData" if is_old else "DataTree")
+    assert {"mu", "s[0]", "s[1]", "twice"} == set(arviz.summary(found).index)
+    assert arviz.loo(found).n_data_points == 4
+    if not is_old:
+        assert set(arviz.psense_summary(found).index) == {"mu", "s[0]", "s[1]", "twice"}
+
+
+@pytest.mark.parametrize("installed", ["0.23.4", "1.3.0", None])
+def test_arviz_0_and_1_get_what_they_take(make, monkeypatch, installed):
     from bernflow.posterior import export
 
+    def version(name):
+        if installed is None:
+            raise export.PackageNotFoundError(name)
+        return installed
+
+    monkeypatch.setitem(sys.modules, "arviz", SimpleNamespace(InferenceData=SimpleNamespace))
+    monkeypatch.setattr(export, "version", version)
     post = make()
-    monkeypatch.setattr(export, "version", lambda name: "0.23.4")
-    old = post.to_arviz(50)
-    assert type(old).__name__ == "InferenceData"
-    assert old.posterior["s"].shape == (1, 50, 2)
-    assert old.attrs["inference_library"] == "bernflow"
-    monkeypatch.setattr(export, "version", lambda name: "1.2.0")
-    new = post.to_arviz(50)
-    assert set(new.children) == set(old.groups())
-    with pytest.raises(ArgumentError, match=r"kind='inferencedata' needs ArviZ 0\.x"):
-        post.to_arviz(50, kind="inferencedata")
+    found, tree = post.to_arviz(50), post.to_arviz(50, kind="datatree")
+    if installed == "0.23.4":
+        assert type(found) is SimpleNamespace
+        assert found.posterior["s"].shape == (1, 50, 2)
+        assert found.attrs["inference_library"] == "bernflow"
+        assert set(tree.children) == set(vars(found)) - {"attrs"}
+    else:
+        assert set(found.children) == set(tree.children)
+        with pytest.raises(ArgumentError, match=r"kind='inferencedata' needs ArviZ 0\.x"):
+            post.to_arviz(50, kind="inferencedata")
     with pytest.raises(ArgumentError, match="kind='tree'"):
         post.to_arviz(50, kind="tree")
+
+
+def test_tables_begin_with_what_is_looked_for_first(make, conjugate):
+    class Wide(conjugate):
+        def deterministic(self, theta):
+            fitted = theta["mu"] * np.ones(4)
+            return {"fitted": fitted, "again": fitted, "raw": 2 * theta["s"], "twice": 2 * theta["mu"]}
+
+        def predicted_names(self):
+            return ("raw",)
+
+    shown = list(make(model=Wide()).summary().index)
+    names = list(dict.fromkeys(label.partition("[")[0] for label in shown))
+    assert names == ["mu", "twice", "s", "again", "fitted", "raw"]
+    assert re.findall(r"^  (\w+)\[0\]", repr(make(model=Wide())), flags=re.MULTILINE) == ["s", "again", "fitted", "raw"]
 
 
 @pytest.mark.filterwarnings("ignore")  # of ArviZ
