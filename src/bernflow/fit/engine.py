@@ -292,7 +292,9 @@ def warn_if_poor(posterior: Posterior) -> None:
     if posterior.diagnostics.verdict == "poor":
         # The status says already what the first piece of advice repeats.
         advice = " ".join(posterior.advice[1:]).replace("`", "")
-        warnings.warn(f"bernflow: {posterior.diagnostics.status} {advice}".strip(), UserWarning, stacklevel=user_level())
+        warnings.warn(
+            f"bernflow: {posterior.diagnostics.status} {advice}".strip(), UserWarning, stacklevel=user_level()
+        )
 
 
 def _warn_interrupted(steps: int) -> None:

@@ -43,11 +43,11 @@ def better(refined: Posterior, before: Posterior) -> Posterior:
     gain = refined.diagnostics.elbo - before.diagnostics.elbo
     error = (refined.diagnostics.elbo_se**2 + before.diagnostics.elbo_se**2) ** 0.5
     if gain > max(2.0 * error, A_LITTLE):
-        return _with_more(refined, f"Refining it by {steps:,} steps gained {gain:.2g} nats.")
+        return _with_more(refined, f"Refining it by {steps:,} steps raised the ELBO by {gain:.2g} nats.")
     ranks = [VERDICTS.index(posterior.diagnostics.verdict) for posterior in (refined, before)]
     if ranks[0] > ranks[1]:
-        return _with_more(copy.copy(before), f"Refining it by {steps:,} steps gained nothing, and was undone.")
-    return _with_more(refined, f"Refining it by {steps:,} steps gained nothing.")
+        return _with_more(copy.copy(before), f"Refining it by {steps:,} steps did not raise the ELBO, and was undone.")
+    return _with_more(refined, f"Refining it by {steps:,} steps did not raise the ELBO.")
 
 
 def _with_more(posterior: Posterior, more: str) -> Posterior:

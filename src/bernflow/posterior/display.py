@@ -142,7 +142,8 @@ def _html_row(row: Row, num_columns: int) -> str:
 
 def _describe(settings: dict[str, Any], dim: int) -> str:
     parts = [str(settings["family"])] if "family" in settings else []
-    if settings.get("order"):
+    # Polynomials of order 1 are straight lines: such a flow has none.
+    if (settings.get("order") or 0) > 1:
         parts.append(f"order {settings['order']}")
     return ", ".join([*parts, f"{dim} dimension{'s' if dim != 1 else ''}"])
 

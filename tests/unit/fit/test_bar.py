@@ -164,9 +164,9 @@ class Judged:
 @pytest.mark.parametrize(
     ("elbo", "verdict", "kept", "words"),
     [
-        (-3.0, "poor", True, r"Refining it by 400 steps gained 2 nats\.$"),
-        (-5.01, "usable", True, r"Refining it by 400 steps gained nothing\.$"),
-        (-5.01, "poor", False, r"Refining it by 400 steps gained nothing, and was undone\.$"),
+        (-3.0, "poor", True, r"Refining it by 400 steps raised the ELBO by 2 nats\.$"),
+        (-5.01, "usable", True, r"Refining it by 400 steps did not raise the ELBO\.$"),
+        (-5.01, "poor", False, r"Refining it by 400 steps did not raise the ELBO, and was undone\.$"),
     ],
 )
 def test_refining_that_only_does_harm_is_undone(elbo, verdict, kept, words):

@@ -12,8 +12,9 @@ from scipy import stats
 from bernflow.errors import ArgumentError
 from bernflow.keys import as_key
 from bernflow.models.base import Site
-from bernflow.posterior import sampling
+from bernflow.posterior import load, sampling
 from bernflow.posterior.supports import support_from_json, support_to_json
+from bernflow.runs import write_run
 from bernflow.target import Layout
 
 MEAN, SD = 0.4, 1 / np.sqrt(5)  # exact posterior of mu
@@ -151,6 +152,33 @@ def test_everything_shows_the_same_draws(make, shift):
     # The error of a mean of weighted draws is that of their proposals, too.
     errors = table.loc["mu", "mcse_mean"] * np.sqrt(N) / SD
     assert errors == pytest.approx(1.0 if shift == 0 else np.sqrt(1 / (4 * np.exp(-0.75)) + 0.75), rel=0.1)
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.5])
+def test_what_follows_from_draws_is_weighted_where_they_are(make, build, tmp_path, shift):
+    post = make(shift=shift)
+    assert post.diagnostics.verdict == ("usable" if shift else "good")
+
+    def agree(one, auto):
+        """Tell whether a default is the weighted form, and not the other one."""
+        return np.array_equal(one(weighted=True), auto) and not np.array_equal(one(weighted=False), auto)
+
+    def line(**kwargs):
+        return post.plot(**kwargs).axes[0].lines[0].get_xdata()
+
+    defaults = {
+        "draws": (lambda **kw: post.draws(**kw)["mu"], post.draws()["mu"]),
+        "predict": (lambda **kw: post.predict(num=300, **kw)["y"], post.predict(num=300)["y"]),
+        "plot": (line, line()),
+        "loo": (lambda **kw: post.loo(**kw).elpd, post.loo().elpd),
+    }
+    assert {name: agree(*default) for name, default in defaults.items()} == dict.fromkeys(defaults, shift > 0)
+    np.testing.assert_array_equal(load(post.save(tmp_path / "p")).draws()["mu"], post.draws()["mu"])
+    run = write_run(post, tmp_path / "run", formats=("csv",))
+    assert run.manifest["weighted"] == (shift > 0)
+    assert run.summary.loc["mu", "mean"] == pytest.approx(post.draws()["mu"].mean(), rel=1e-12)
+    page = post.report(tmp_path / "report.html").read_text()
+    assert ("resampled by their importance weights" in page) == (shift > 0)
 
 
 def test_summary_chooses_quantities_as_arviz_does(make):
