@@ -233,9 +233,9 @@ def refine(
     deadline = Deadline.start()
     with Bar(progress, deadline, "refine") as bar:
         refined, _ = train_and_judge(target, settings, flows, as_key(key), bar, deadline, refine, earlier=posterior)
-    chosen = better(refined, posterior)
-    warn_if_poor(chosen)
-    return chosen
+    kept = better(refined, posterior)
+    warn_if_poor(kept)
+    return kept
 
 
 def _family_of(posterior: Posterior) -> Any:
