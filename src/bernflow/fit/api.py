@@ -23,7 +23,7 @@ from bernflow.fit.identity import identify
 from bernflow.fit.jointly import fit_jointly, is_joint
 from bernflow.fit.judging import DIAGNOSTIC_PRECISION
 from bernflow.fit.mappings import forget_if_crowded
-from bernflow.fit.refining import announce, say_gain
+from bernflow.fit.refining import announce, better
 from bernflow.fit.resume import Resumption, claim_folder
 from bernflow.fit.settings import check_count, resolve_settings
 from bernflow.flows.external import FlowjaxFlow
@@ -234,9 +234,9 @@ def refine(
     deadline = Deadline.start()
     with Bar(progress, deadline, "refine") as bar:
         refined, _ = train_and_judge(target, settings, flows, as_key(key), bar, deadline, refine, earlier=posterior)
-    say_gain(refined, posterior)
-    warn_if_poor(refined)
-    return refined
+    kept = better(refined, posterior)
+    warn_if_poor(kept)
+    return kept
 
 
 def _family_of(posterior: Posterior) -> Any:
