@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float
 # Larger blocks have no such terms.
 MAX_SIZE = 8
 # The terms are constant beyond this many standard deviations.
-REACH = 4.0
+CLIP_AT = 4.0
 
 
 class Curved(eqx.Module):
@@ -50,7 +50,7 @@ class Curved(eqx.Module):
         return v
 
     def _terms(self, v: Float[Array, "b s"]) -> tuple[Float[Array, "b s"], Float[Array, "b s"]]:
-        inside = jnp.clip(v, -REACH, REACH)
+        inside = jnp.clip(v, -CLIP_AT, CLIP_AT)
         below = np.tril(np.ones(self.shift.shape[-2:]), -1)
         shift = jnp.einsum("bji,bi->bj", self.shift * below, inside**2 - 1.0)
         return shift, jnp.einsum("bji,bi->bj", self.log_scale * below, inside)

@@ -1,4 +1,4 @@
-"""Bambi models: a formula with its data, which Bambi turns into a PyMC model."""
+"""Bambi models, which Bambi converts to PyMC models."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ def is_bambi(model: Any) -> bool:
 
 
 def pymc_model(model: Any) -> Any:
-    """Return the PyMC model that Bambi builds of a formula and data; it is built once."""
+    """Return the PyMC model that Bambi builds from the formula and data, building it if needed."""
     with user_code("The Bambi model, built for PyMC,"):
         if not model.built:
             model.build()

@@ -1,4 +1,4 @@
-"""Columns of tables and lists of numbers as arrays: what JAX does not take, and users have."""
+"""Conversion of data frames, columns and lists of numbers to arrays."""
 
 from collections.abc import Callable
 from numbers import Number
@@ -9,17 +9,18 @@ import numpy as np
 
 from bernflow.errors import ModelError
 
-# A list of at most so many whole numbers may be the shape of something, and is first left as it is.
+# A list of at most this many integers may be a shape, so it is not converted at first.
 MAX_SIZES = 32
 
 Result = TypeVar("Result")
 
 
 def with_arrays(build: Callable[[Any], Result], arguments: Any) -> Result:
-    """Build something from a user's arguments, with columns and lists of numbers as arrays where it takes no others.
+    """Build a model from the user's arguments, with columns and lists of numbers converted to arrays.
 
-    A short list of whole numbers may be the widths of layers: it stays one unless the function refuses it. What the
-    function does not take as arrays, such as a data frame whose columns it reads as attributes, it gets as given.
+    A short list of integers, such as the widths of layers, is converted only if `build` fails otherwise. If `build`
+    also fails with arrays, for example because it reads the columns of a data frame as attributes, it gets the
+    arguments unchanged.
     """
     readings = [as_arrays(arguments, sizes=False), as_arrays(arguments), arguments]
     different = [tree for i, tree in enumerate(readings) if i == 0 or not _same(tree, readings[i - 1])]
@@ -29,16 +30,16 @@ def with_arrays(build: Callable[[Any], Result], arguments: Any) -> Result:
             return build(reading)
         except ModelError as error:
             errors.append(error)
-    # A table was given, and not the dict of its columns, about which the first error speaks.
+    # If a data frame was given, the first error is about its conversion to a dict, the last about the data frame.
     raise errors[-1] if _has_frame(arguments) else errors[0]
 
 
 def as_arrays(tree: Any, *, sizes: bool = True) -> Any:
-    """Return a tree with columns of pandas, polars and others, and lists of numbers, as NumPy arrays.
+    """Convert data frame columns (pandas, polars, ...) and lists of numbers in a tree to NumPy arrays.
 
     Args:
         tree: any nesting of dicts, lists and tuples.
-        sizes: convert short lists of whole numbers, too.
+        sizes: also convert short lists of integers.
 
     Example:
         >>> as_arrays([[0.5, 1.5], ["a", "b"]])
@@ -58,7 +59,7 @@ def as_arrays(tree: Any, *, sizes: bool = True) -> Any:
 
 
 def is_frame(value: Any) -> bool:
-    """Tell whether something is a table of named columns, without importing the package that it comes from."""
+    """Tell whether something is a data frame, without importing its package."""
     return hasattr(value, "columns") and hasattr(value, "to_numpy") and hasattr(value, "__getitem__")
 
 
@@ -67,7 +68,7 @@ def _is_column(value: Any) -> bool:
 
 
 def _is_numbers(node: Any) -> bool:
-    """Tell whether a list holds numbers only, or lists of them of one length."""
+    """Tell whether a list contains only numbers, or only lists of numbers of equal length."""
     if not isinstance(node, list) or not node:
         return False
     if all(isinstance(value, Number | np.generic) for value in node):
@@ -87,7 +88,7 @@ def _array_of(node: list) -> Any:
 
 
 def _column(column: Any) -> Any:
-    """Return the numbers of a column, missing ones as NaN; a column of anything else stays as it is."""
+    """Return a numeric column as an array with NaN for missing values, and any other column unchanged."""
     values = column.to_numpy()
     if values.dtype.kind == "O" and _is_nullable(column):
         values = column.to_numpy(dtype=np.float64, na_value=np.nan)
@@ -95,7 +96,7 @@ def _column(column: Any) -> Any:
 
 
 def _is_nullable(column: Any) -> bool:
-    """Tell whether a column holds numbers, and objects only because some are missing (`Int64` of pandas)."""
+    """Tell whether a column of objects is numeric with missing values (`Int64` of pandas)."""
     kind = getattr(getattr(column, "dtype", None), "kind", "O")
     return kind in "biuf"
 
@@ -105,7 +106,7 @@ def _has_frame(tree: Any) -> bool:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Tell whether two readings of the same arguments agree in kind, leaf by leaf."""
+    """Tell whether two conversions of the same arguments have the same structure and leaf types."""
     leaves, structure = jax.tree.flatten(one)
     others, other_structure = jax.tree.flatten(other)
     return str(structure) == str(other_structure) and all(

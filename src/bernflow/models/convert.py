@@ -1,4 +1,4 @@
-"""Recognise what was handed to `fit` as a model."""
+"""Conversion of the user's model to an `AbstractModel`."""
 
 import os
 from collections.abc import Callable
@@ -16,7 +16,7 @@ STAN = ("stan", "cmdstanpy", "bridgestan", "pystan", "httpstan")
 
 
 def as_model(model: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> AbstractModel:
-    """Turn a model of any accepted kind into an `AbstractModel`.
+    """Convert a model of any supported kind to an `AbstractModel`.
 
     Args:
         model: a bernflow model, a NumPyro model function, a PyMC model, or a Bambi model.
@@ -27,8 +27,8 @@ def as_model(model: Any, args: tuple = (), kwargs: dict[str, Any] | None = None)
         if args or kwargs:
             raise ModelError(
                 f"The {type(model).__name__} was given together with model arguments ({len(args)} positional, "
-                f"{len(kwargs or {})} by keyword): expected none, because it holds its data already. Leave them out, "
-                "or build the model with those data."
+                f"{len(kwargs or {})} by keyword): expected none, because it already contains its data. Leave them "
+                "out, or build the model with those data."
             )
         return model
     if isinstance(model, type) and issubclass(model, AbstractModel):
@@ -54,19 +54,19 @@ def _from_function(function: Callable, args: tuple, kwargs: dict[str, Any]) -> A
     try:
         return NumPyroModel(function, args, kwargs)
     except TrainedSitesError:
-        pass  # built below, so that its own errors do not show this one as their context
+        pass  # handled below, so that errors do not show this one as their context
     return SubsampledModel(function, args, kwargs)
 
 
 def is_function(model: Any) -> bool:
-    """Tell whether something is taken for a NumPyro model function."""
+    """Tell whether something is treated as a NumPyro model function."""
     is_known = isinstance(model, type) or is_pymc(model) or is_bambi(model) or _is_foreign(model)
     return callable(model) and not is_known
 
 
 def _advice(model: Any) -> str:
     if isinstance(model, str | os.PathLike) or _root(model) in STAN:
-        return " A Stan program becomes a model by bf.from_stan(program, data=...)."
+        return " Convert a Stan program with bf.from_stan(program, data=...)."
     return ""
 
 

@@ -1,4 +1,4 @@
-"""What the figures of marginals and pairs share: scalar components of named draws, and their densities."""
+"""Scalar components of named draws and their densities, for figures of marginals and pairs."""
 
 import itertools
 import re
@@ -7,13 +7,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from arviz_stats.base import array_stats
+from matplotlib.axes import Axes as MplAxes
 
 from bernflow.errors import ArgumentError
+from bernflow.plots.style import FIT, REFERENCE, hide_density_axis
 from bernflow.posterior.tables import Axes
 
-# What lies outside of these quantiles is not drawn: a single far draw would squeeze the rest.
+# The range of axes, as quantiles, so that single extreme draws do not dominate it.
 VIEW = (0.0025, 0.9975)
-# From this share of its peak on, a density at the end of the view is cut by a bound and does not just leave the view.
+# If a density at the end of the range exceeds this fraction of its peak, it is truncated by a bound.
 CUT = 0.12
 
 
@@ -24,7 +26,7 @@ class Panel(NamedTuple):
         name: name of the quantity.
         where: its index.
         values: its draws, (num,).
-        marks: what the model calls its place along each axis; the index itself if None.
+        marks: its coordinate labels along each axis; the index itself if None.
     """
 
     name: str
@@ -53,9 +55,9 @@ def components(
 
     Args:
         draws: arrays of shape (num, *shape) by name.
-        var_names: names, each for all of its components, or single components like "b[2]" or "b[park]".
+        var_names: names of quantities, or single components like "b[2]" or "b[park]".
         limit: the largest number of components to return.
-        axes: names of the axes, and labels along them.
+        axes: names and labels of the axes.
     """
     dims, coords = axes
     names = [var_names] if isinstance(var_names, str) else list(var_names)
@@ -70,13 +72,13 @@ def components(
 
 
 def named_axes(posterior: Any) -> tuple[Dims, Coords]:
-    """Return what a posterior calls its axes and the places along them; nothing for plain draws."""
+    """Return names and labels of the axes of a posterior; empty for plain draws."""
     axes = getattr(posterior, "axes", Axes())
     return axes.dims, axes.coords
 
 
 def axis_marks(shape: Sequence[int], dims: Sequence[str | None], coords: Coords, first: int = 0) -> list[list[str]]:
-    """Return what the places along every axis are called: their coordinates, or else numbers from `first` on."""
+    """Return the labels along every axis: coordinates, or else indices starting at `first`."""
     return Axes({"": dims}, coords, first).marks("", shape)
 
 
@@ -89,7 +91,7 @@ def component_draws(draws: np.ndarray, where: tuple[int, ...]) -> np.ndarray:
 def _find(
     draws: Mapping[str, np.ndarray], marks: Mapping[str, list[list[str]]], wanted: str
 ) -> tuple[str, Sequence[tuple[int, ...]]]:
-    """Return the name and the indices that a string like "b", "b[2]" or "b[park]" stands for."""
+    """Return the name and the indices of a string like "b", "b[2]" or "b[park]"."""
     if wanted in draws:
         return wanted, list(np.ndindex(draws[wanted].shape[1:]))
     called = re.fullmatch(r"(.+?)\[(.+)\]", str(wanted))
@@ -109,7 +111,7 @@ def _find(
 
 
 def trusted_draws(reference: Mapping[str, Any] | None, panels: Sequence[Panel]) -> list[np.ndarray | None]:
-    """Return the reference draws of every component, None where there are none."""
+    """Return the reference draws of every component, or None for components without."""
     found = [_trusted(reference or {}, panel) for panel in panels]
     if reference and all(trusted is None for trusted in found):
         names = dict.fromkeys(panel.name for panel in panels)
@@ -132,29 +134,43 @@ def _trusted(reference: Mapping[str, Any], panel: Panel) -> np.ndarray | None:
 
 
 def estimate_density(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Estimate the density inside of the view; it is scaled to the share of the draws that lies there."""
+    """Estimate the density inside the range of the axis, scaled to the fraction of the draws there."""
     low, high = np.quantile(values, VIEW)
     inside = values[(values >= low) & (values <= high)]
-    if len(np.unique(inside)) < 2:  # a constant, or hardly any draws: a spike of arbitrary width
+    if len(np.unique(inside)) < 2:  # constant or too few draws: return a spike of arbitrary width
         at = np.median(values)
         width = 1e-3 * max(abs(at), 1.0)
         return np.array([at - width, at, at + width]), np.array([0.0, 1.0, 0.0])
     grid, density, _ = array_stats.kde(inside, bw=_bandwidth(inside))
     if max(density[0], density[-1]) > CUT * density.max():
-        # Down to zero at the ends, so that a density that is cut by a bound is drawn as one.
+        # Extend to zero at the ends, so that a truncated density is drawn as such.
         grid, density = np.pad(grid, 1, mode="edge"), np.pad(density, 1)
     return grid, density * len(inside) / len(values)
 
 
-def _bandwidth(values: np.ndarray) -> str:
-    """Choose the rule for the width of the kernel.
+def draw_density(axes: MplAxes, values: np.ndarray, reference: np.ndarray | None, dashes: Any = (0, (4, 2))) -> float:
+    """Draw the density of one component, and that of a reference as a dashed line; return the largest value."""
+    grid, density = estimate_density(values)
+    axes.fill_between(grid, density, color=FIT, alpha=0.16, linewidth=0)
+    axes.plot(grid, density, color=FIT, linewidth=1.6, label="bernflow")
+    top = density.max()
+    if reference is not None:
+        grid, density = estimate_density(reference)
+        axes.plot(grid, density, color=REFERENCE, linewidth=1.2, linestyle=dashes, label="reference")
+        top = max(top, density.max())
+    hide_density_axis(axes)
+    return top
 
-    The one of Sheather and Jones follows narrow modes that lie far apart, where others go by the distance between them.
-    Of whole numbers it would make spikes.
+
+def _bandwidth(values: np.ndarray) -> str:
+    """Choose the bandwidth rule.
+
+    The improved Sheather-Jones rule resolves narrow, well separated modes, which other rules oversmooth. It would
+    produce spikes for integers.
     """
     return "experimental" if np.array_equal(values, np.round(values)) else "isj"
 
 
 def leftover_note(shown: int, total: int) -> str | None:
-    """Return the line below a figure that leaves components out, and how to choose them."""
+    """Return a note for a figure that omits components, or None."""
     return f"{shown} of {total} components; choose others with var_names=[...]." if total > shown else None

@@ -1,4 +1,4 @@
-"""Arrays and numbers as bytes and JSON, without pickles."""
+"""Encoding of arrays and numbers as bytes and JSON, without pickle."""
 
 import io
 import math
@@ -10,26 +10,26 @@ from bernflow.errors import ArgumentError
 
 
 def to_bytes(values: Any) -> bytes:
-    """Write an array in NumPy's format, without pickling."""
+    """Encode an array in NumPy's format, without pickle."""
     buffer = io.BytesIO()
     np.lib.format.write_array(buffer, np.asarray(values), allow_pickle=False)
     return buffer.getvalue()
 
 
 def to_array(content: bytes) -> np.ndarray:
-    """Read an array in NumPy's format; its header is not trusted."""
+    """Decode an array in NumPy's format with an untrusted header."""
     buffer = io.BytesIO(content)
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     shape, fortran, dtype = readers[np.lib.format.read_magic(buffer)](buffer)
-    # Checked before any memory is reserved: a header may claim any shape.
+    # Checked before memory is allocated, because the header may claim any shape.
     if dtype.hasobject or len(content) - buffer.tell() != math.prod(shape) * dtype.itemsize:
-        raise ValueError(f"an array does not hold the {shape} {dtype} that its header says")
+        raise ValueError(f"an array does not have the size of {shape} {dtype} that its header claims")
     flat = np.frombuffer(content, dtype, offset=buffer.tell())
     return flat.reshape(shape, order="F" if fortran else "C").copy()
 
 
 def to_json(value: Any, where: str) -> Any:
-    """Reduce to strict JSON; numbers that JSON lacks become {"float": "inf"}."""
+    """Convert to strict JSON values; non-finite numbers become {"float": "inf"}."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
@@ -44,7 +44,7 @@ def to_json(value: Any, where: str) -> Any:
 
 
 def from_json(value: Any) -> Any:
-    """Undo `to_json`; tuples stay lists."""
+    """Invert `to_json`; tuples remain lists."""
     if isinstance(value, list):
         return [from_json(item) for item in value]
     if isinstance(value, dict):

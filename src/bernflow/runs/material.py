@@ -1,4 +1,4 @@
-"""What a report shows of a run, from its files alone: no model is loaded and nothing is executed."""
+"""The content of a report of a run, from its files only: no model is loaded and no code is executed."""
 
 import math
 import re
@@ -13,7 +13,7 @@ from bernflow.posterior.archive import Record, read_record
 from bernflow.posterior.tables import Axes
 from bernflow.report.material import NUM_REPLICATES, Material, gather
 from bernflow.report.tails import tails_of_draws
-from bernflow.runs.draws import STATS, plain_name
+from bernflow.runs.draws import STAT_COLUMNS, plain_name
 from bernflow.runs.folder import DRAWS, NETCDF, POSTERIOR, TREES, ZARR, Run, read_run
 from bernflow.runs.untrusted import check_hdf5, check_table, check_zarr
 
@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 
 NUM_DRAWS, KEY = 4000, 1
 NOTE = (
-    "Made from the files of a run, without its model: observations are replicated only where the model does it itself."
+    "Made from the files of a run, without its model: replicated observations are shown only if the model itself "
+    "generates them."
 )
 
 
 def material_of_run(folder: Path) -> Material:
-    """Gather what the files of a run tell."""
+    """Gather the content of a report from the files of a run."""
     run = read_run(folder)
     record = read_record(run.file(POSTERIOR))
     parts = _draws(run, record)
@@ -35,7 +36,7 @@ def material_of_run(folder: Path) -> Material:
         return gather(run.load(), NUM_DRAWS, KEY)
     _check_draws(run.folder, parts["draws"], record)
     weighted = bool(run.manifest.get("weighted"))
-    if weighted:  # the weights of draws that were resampled tell nothing about the fit
+    if weighted:  # the weights of resampled draws are not informative about the fit
         parts["log_weights"] = None
     derived = {name: value for name, value in parts["draws"].items() if name not in {s.name for s in record.sites}}
     model = run.manifest.get("model") or {}
@@ -62,7 +63,7 @@ def material_of_run(folder: Path) -> Material:
 
 
 def _draws(run: Run, record: Record) -> dict[str, Any] | None:
-    """Read draws and data in the format that tells most; None where there are none."""
+    """Read draws and data in the most complete format; None if there are none."""
     try:
         for name, engine, check in ((TREES[NETCDF], "h5netcdf", check_hdf5), (TREES[ZARR], "zarr", check_zarr)):
             if run.has(name):
@@ -73,13 +74,13 @@ def _draws(run: Run, record: Record) -> dict[str, Any] | None:
             return _from_csv(run.file(DRAWS), record)
     except FileFormatError:
         raise
-    except Exception as error:  # a file can make its parser raise almost anything
+    except Exception as error:  # parsers can raise almost any error
         raise FileFormatError(f"The draws of the run {run.folder} cannot be read ({error}): run it again.") from error
     return None
 
 
 def _check_shapes(shapes: Mapping[str, tuple[int, ...]], run: Run, record: Record) -> None:
-    """Compare what a file claims to hold with the number of draws and with the parameters, before any of it is read."""
+    """Check the shapes in a file against the number of draws and the parameters, before reading the arrays."""
     num = int(run.manifest["draws"])
     expected = {f"posterior/{site.name.replace('/', '.')}": (1, num, *site.shape) for site in record.sites}
     for place, shape in expected.items():
@@ -88,7 +89,7 @@ def _check_shapes(shapes: Mapping[str, tuple[int, ...]], run: Run, record: Recor
 
 
 def _check_draws(folder: Path, draws: Mapping[str, np.ndarray], record: Record) -> None:
-    """Make sure that there are draws of every parameter, of its shape, and as many of each."""
+    """Check that there are equally many draws of every parameter, of its shape."""
     counts = {len(values) for values in draws.values()}
     wrong = [s.name for s in record.sites if s.name not in draws or draws[s.name].shape[1:] != s.shape]
     if wrong or len(counts) != 1 or any(values.dtype.kind not in "fiub" for values in draws.values()):
@@ -102,7 +103,7 @@ def _from_tree(path: Path, engine: str, record: Record) -> dict[str, Any]:
     import xarray as xr
 
     with xr.open_datatree(path, engine=engine) as tree:
-        # In a DataTree slashes separate groups, so that names have dots instead.
+        # Names have dots instead of slashes, which separate groups in a DataTree.
         names = {site.name.replace("/", "."): site.name for site in record.sites}
         posterior = tree["posterior"].to_dataset()
         draws = {names.get(str(name), str(name)): np.asarray(value)[0] for name, value in posterior.data_vars.items()}
@@ -121,7 +122,7 @@ def _from_tree(path: Path, engine: str, record: Record) -> dict[str, Any]:
 
 
 def _named_axes(name: str, axes: tuple) -> tuple[str | None, ...]:
-    """Return names of axes; those that ArviZ makes up are none."""
+    """Return the names of axes; default names of ArviZ become None."""
     return tuple(None if str(axis) == f"{name}_dim_{place}" else str(axis) for place, axis in enumerate(axes))
 
 
@@ -139,7 +140,7 @@ def _from_csv(path: Path, record: Record) -> dict[str, Any]:
     names = {plain_name(site.name): site.name for site in record.sites}
     columns: dict[str, dict[tuple[int, ...], np.ndarray]] = {}
     for column in table.columns:
-        if column not in STATS:
+        if column not in STAT_COLUMNS:
             name, *index = re.split(r"\.(?=\d)", str(column))
             columns.setdefault(names.get(name, name), {})[tuple(int(i) - 1 for i in index)] = table[column].to_numpy()
     draws = {name: _assemble(parts) for name, parts in columns.items()}
@@ -148,7 +149,7 @@ def _from_csv(path: Path, record: Record) -> dict[str, Any]:
 
 
 def _assemble(parts: Mapping[tuple[int, ...], np.ndarray]) -> np.ndarray:
-    """Put the columns of one variable into their places, of which there is one for each."""
+    """Assemble the columns of one variable to an array."""
     shape = tuple(max(axis) + 1 for axis in zip(*parts, strict=True))
     if min((min(index) for index in parts if index), default=0) < 0 or math.prod(shape) != len(parts):
         raise ValueError(f"{len(parts)} columns claim to be an array of shape {shape}")
@@ -160,7 +161,7 @@ def _assemble(parts: Mapping[tuple[int, ...], np.ndarray]) -> np.ndarray:
 
 
 def _origin(manifest: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Say in words where a run comes from."""
+    """Describe the origin of a run."""
     rows = []
     for title, key in (("Model", "model"), ("Data", "data")):
         found = manifest.get(key) or {}

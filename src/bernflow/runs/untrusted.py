@@ -1,7 +1,7 @@
-"""What is checked of the files of a run before a parser opens them: anybody may have written them.
+"""Checks of the untrusted files of a run before a parser opens them.
 
-Tables, HDF5 and Zarr can claim sizes that they do not have, lead to other files, and name code to be executed. Here
-they may only be what a run writes: plain numbers and short texts, no larger than the files that hold them.
+Tables, HDF5 and Zarr can claim wrong sizes, link to other files, and name code to be executed. Only what a run writes
+is accepted: plain numbers and short strings, not larger than the files that contain them.
 """
 
 import json
@@ -16,21 +16,21 @@ import numpy as np
 
 from bernflow.files import read_plain
 
-# Dimensions of a NetCDF file have sizes, but no values.
+# Allowance in bytes, because dimensions in a NetCDF file have sizes but no values.
 SLACK = 2**26
-# Numbers compress, constants a lot; more than so many times as much is no draws.
+# Bound on the compression ratio of draws.
 MAX_RATIO = 100
 MAX_ENTRIES = 100_000
 PLAIN_DTYPE = re.compile(r"[<>|]([fiub]\d{1,2}|U\d{1,4})")
 BLOSC = ("blosclz", "lz4", "lz4hc", "zlib", "zstd", "snappy")
 BLOSC_HEADER = 16
 METADATA = (".zarray", ".zgroup", ".zattrs", ".zmetadata")
-CHUNK = re.compile(r"\d+(\.\d+)*")
+CHUNK_NAME = re.compile(r"\d+(\.\d+)*")
 Shapes = dict[str, tuple[int, ...]]
 
 
 def check_table(path: Path) -> None:
-    """Refuse a table with more cells than bytes: short rows are filled up."""
+    """Raise an error for a table with more cells than bytes, because parsers pad short rows."""
     rows, columns = 0, 0
     with open(path, "rb") as file:
         for line in file:
@@ -41,13 +41,13 @@ def check_table(path: Path) -> None:
 
 
 def check_zarr(folder: Path) -> Shapes:
-    """Make sure that a folder holds plain arrays compressed by Blosc at most; return their shapes by path."""
+    """Check that a folder contains only plain or Blosc-compressed arrays; return their shapes by path."""
     stored = 0
     arrays: dict[str, dict[str, Any]] = {}
     for place, _, names in os.walk(folder):
         for name in names:
             path = Path(place, name)
-            if name not in METADATA and not CHUNK.fullmatch(name):
+            if name not in METADATA and not CHUNK_NAME.fullmatch(name):
                 raise ValueError(f"{folder.name} contains {name!r}")
             stored += path.stat().st_size
             arrays |= _described(path, Path(place).relative_to(folder).as_posix()) if name in METADATA else {}
@@ -60,7 +60,7 @@ def check_zarr(folder: Path) -> Shapes:
 
 
 def _described(path: Path, place: str) -> dict[str, dict[str, Any]]:
-    """Return the descriptions of arrays in a file of metadata; those of the summary of all under a mark."""
+    """Return the descriptions of arrays in a metadata file; those in consolidated metadata are marked by "#"."""
     content = json.loads(read_plain(path))
     if path.name == ".zarray":
         return {place: dict(content)}
@@ -71,7 +71,7 @@ def _described(path: Path, place: str) -> dict[str, dict[str, Any]]:
 
 
 def _check_array(folder: Path, place: str, spec: Mapping[str, Any]) -> int:
-    """Refuse an array that needs more than Blosc to be read; return its size in bytes."""
+    """Raise an error for an array that needs other codecs than Blosc; return its size in bytes."""
     shape, chunks = ([int(n) for n in spec[name]] for name in ("shape", "chunks"))
     compressor, dtype = spec.get("compressor"), spec["dtype"]
     if spec.get("zarr_format") != 2 or spec.get("filters") or spec.get("dimension_separator", ".") != ".":
@@ -91,9 +91,9 @@ def _check_array(folder: Path, place: str, spec: Mapping[str, Any]) -> int:
 
 
 def _check_chunks(folder: Path, size: int) -> None:
-    """Refuse chunks that unpack to anything but their size, which is in the header that Blosc obeys."""
+    """Raise an error for chunks whose Blosc header has another uncompressed size than the array."""
     for path in folder.iterdir():
-        if CHUNK.fullmatch(path.name) and path.is_file():
+        if CHUNK_NAME.fullmatch(path.name) and path.is_file():
             with open(path, "rb") as file:
                 header = file.read(BLOSC_HEADER)
             if len(header) < BLOSC_HEADER or int.from_bytes(header[4:8], "little") != size:
@@ -101,7 +101,7 @@ def _check_chunks(folder: Path, size: int) -> None:
 
 
 def check_hdf5(path: Path) -> Shapes:
-    """Make sure that a file holds plain arrays of its own, no larger than itself; return their shapes by path."""
+    """Check that a file contains only plain arrays that are not larger than itself; return their shapes by path."""
     import h5py
 
     limit = path.stat().st_size + SLACK
@@ -116,7 +116,7 @@ def check_hdf5(path: Path) -> Shapes:
 
 
 def _datasets(file: Any, h5py: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the arrays of a file and of its groups; links to other places are not followed."""
+    """Yield the arrays of a file and of its groups; links are not followed."""
     groups, seen = [("", file)], 0
     while groups:
         prefix, group = groups.pop()
@@ -135,7 +135,7 @@ def _datasets(file: Any, h5py: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _size(place: str, dataset: Any, h5py: Any, limit: int) -> int:
-    """Refuse an array that is not stored in the file as it is; return its size in bytes."""
+    """Raise an error for an array that is not stored plainly in the file; return its size in bytes."""
     plist = dataset.id.get_create_plist()
     if dataset.is_virtual or plist.get_external_count():
         raise ValueError(f"{place} is stored in another file")
@@ -151,19 +151,19 @@ def _size(place: str, dataset: Any, h5py: Any, limit: int) -> int:
 
 
 def _size_of_texts(place: str, dataset: Any, limit: int) -> int:
-    """Count the letters one text at a time: many may stand for the same long one."""
+    """Count the characters of strings one by one, because many may refer to the same long string."""
     num, total = math.prod(dataset.shape), 0
     if dataset.ndim != 1 or num > MAX_ENTRIES:
         raise ValueError(f"{place} holds texts of shape {dataset.shape}")
     for number in range(num):
-        total += len(dataset[number]) + 64  # as objects of Python
+        total += len(dataset[number]) + 64  # overhead of a Python object
         if total > limit:
             break
     return total
 
 
 def _size_of_attributes(member: Any, h5py: Any, limit: int) -> int:
-    """Return the size of the attributes of an array or group; refuse lists of texts."""
+    """Return the size of the attributes of an array or group; raise an error for lists of strings."""
     total = 0
     for name in member.attrs:
         attribute = member.attrs.get_id(name)

@@ -117,11 +117,11 @@ def test_run_of_a_stan_program_needs_no_model(posterior, tmp_path, monkeypatch):
 def test_saved_posteriors_have_reports(capsys, posterior, tmp_path, monkeypatch):
     path = posterior.save(tmp_path / "fit.bernflow")
     assert run(capsys, "report", path, "--out", tmp_path / "page.html")[0] == 0
-    assert "The model is not in the file of a saved posterior" in (tmp_path / "page.html").read_text()
+    assert "The file of a saved posterior does not contain the model" in (tmp_path / "page.html").read_text()
     monkeypatch.setattr(archive, "support_to_json", lambda support: None)
     posterior.save(path)
     assert run(capsys, "report", path, "--out", tmp_path / "other.html")[0] == 0  # with the draws in the file
-    assert "The model is not in the file of a saved posterior" in (tmp_path / "other.html").read_text()
+    assert "The file of a saved posterior does not contain the model" in (tmp_path / "other.html").read_text()
 
 
 def test_what_is_no_run_is_refused(capsys, posterior, tmp_path):

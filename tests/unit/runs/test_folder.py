@@ -91,7 +91,7 @@ def test_free_folders(copy, tmp_path, monkeypatch):
     check_free(copy)
     (copy / "notes.txt").write_text("mine")
     with pytest.raises(
-        ArgumentError, match=r"holds files that are not of a run of bernflow \(notes.txt\): choose anoth"
+        ArgumentError, match=r"contains files that are not of a run of bernflow \(notes.txt\): choose anoth"
     ):
         check_free(copy)
     check_free(copy, force=True)
@@ -103,7 +103,7 @@ def test_free_folders(copy, tmp_path, monkeypatch):
         check_free(copy)
     monkeypatch.chdir(tmp_path / "empty")
     for inside in (".", ".."):
-        with pytest.raises(ArgumentError, match="the folder that you are in: name a new folder inside of it"):
+        with pytest.raises(ArgumentError, match="the current folder: choose a new folder inside it"):
             check_free(inside, force=True)
 
 
@@ -145,11 +145,13 @@ def test_a_report_is_written_and_its_failure_costs_nothing_else(posterior, tmp_p
     monkeypatch.setattr(cls, "report", broken)
     found = write_run(posterior, tmp_path / "run", num=5, formats=())
     assert "report.html" not in found.manifest["files"]
-    assert found.manifest["notes"] == ["report.html could not be made (ZeroDivisionError: a picture)."]
+    assert found.manifest["notes"] == ["report.html could not be written (ZeroDivisionError: a picture)."]
 
 
 def test_what_is_no_run_is_refused(copy, tmp_path):
-    with pytest.raises(FileFormatError, match=r"none is not the folder of a run .FileNotFoundError.*expected one that"):
+    with pytest.raises(
+        FileFormatError, match=r"none is not the folder of a run .FileNotFoundError.*expected one written"
+    ):
         read_run(tmp_path / "none")
     manifest = json.loads((copy / "run.json").read_text())
     (copy / "run.json").write_text(json.dumps(manifest | {"format": "other"}))

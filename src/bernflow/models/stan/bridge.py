@@ -1,4 +1,4 @@
-"""Programs that the user has compiled with BridgeStan already, called through Python row by row."""
+"""Programs that the user compiled with BridgeStan, called from Python row by row."""
 
 import hashlib
 import itertools
@@ -25,7 +25,7 @@ METHODS = (
 
 
 class BridgeEngine:
-    """Evaluates models of BridgeStan by handle."""
+    """Evaluates BridgeStan models, which are identified by handles."""
 
     name = "bridgestan"
     target = None
@@ -34,17 +34,17 @@ class BridgeEngine:
         self._models: dict[int, Any] = {}
         self._messages: dict[int, str] = {}
         self._numbers = itertools.count(1)
-        # A model compiled without STAN_THREADS has one tape for all threads.
+        # Threads share one autodiff tape in models compiled without STAN_THREADS.
         self._lock = threading.Lock()
 
     def new(self, model: Any) -> int:
-        """Take a model in; return its handle."""
+        """Register a model; return its handle."""
         handle = next(self._numbers)
         self._models[handle] = model
         return handle
 
     def free(self, handle: int) -> None:
-        """Forget a model."""
+        """Release a model."""
         self._models.pop(handle, None)
         self._messages.pop(handle, None)
 
@@ -56,7 +56,7 @@ class BridgeEngine:
         return list(model.param_names(include_tp=which >= 1, include_gq=which >= 2))
 
     def message(self, handle: int) -> str:
-        """Return what the last evaluation that failed said."""
+        """Return the message of the last evaluation that failed."""
         return self._messages.get(handle, "")
 
     def evaluate(
@@ -73,12 +73,12 @@ class BridgeEngine:
             for i, (handle, row) in enumerate(zip(handles, np.asarray(rows, np.float64), strict=True)):
                 if int(handle) not in self._models:
                     raise BernflowError(
-                        "The Stan model was freed, because its Python object is gone: keep the model as long as "
-                        "functions that use it."
+                        "The Stan model was freed together with its Python object: keep a reference to the model as "
+                        "long as functions use it."
                     )
                 try:
                     out[i] = compute(self._models[int(handle)], row, keys[i] if keys.size else keys, num_out)
-                except RuntimeError as error:  # what BridgeStan makes of every exception of a program
+                except RuntimeError as error:  # BridgeStan raises it for every exception of a program
                     self._messages[int(handle)] = str(error)
                     out[i] = on_failure
                 if np.isneginf(on_failure[0]) and not out[i, 0] > -np.inf:
@@ -90,15 +90,15 @@ ENGINE = BridgeEngine()
 
 
 def is_bridgestan(model: Any) -> bool:
-    """Tell whether an object offers what a bridgestan.StanModel does."""
+    """Tell whether an object has the methods of a bridgestan.StanModel."""
     return not isinstance(model, type) and all(callable(getattr(model, method, None)) for method in METHODS)
 
 
 def origin_of(model: Any) -> tuple[Any, ...]:
-    """Return what BridgeStan tells of program and data; it does not tell everything."""
-    told = [getattr(model, name, None) for name in ("data_path", "model_data", "seed")]
+    """Return what BridgeStan reveals about program and data, which may be incomplete."""
+    attributes = [getattr(model, name, None) for name in ("data_path", "model_data", "seed")]
     name = model.name() if callable(getattr(model, "name", None)) else None
-    return tuple(value for value in (name, *told) if isinstance(value, str | int))
+    return tuple(value for value in (name, *attributes) if isinstance(value, str | int))
 
 
 def _gradient(model: Any, x: np.ndarray, jacobian: bool = True) -> tuple[float, np.ndarray]:
@@ -137,7 +137,7 @@ def _unconstrain(model: Any, theta: np.ndarray, key: np.ndarray, num: int) -> np
 
 
 def _derived(model: Any, x: np.ndarray, key: np.ndarray, num: int) -> np.ndarray:
-    # A pure function of x and the key: the seed comes from the bits of both.
+    # A pure function of x and the key: the seed is a hash of both.
     seed = int.from_bytes(hashlib.blake2b(x.tobytes() + key.tobytes(), digest_size=4).digest(), "little")
     return np.array(model.param_constrain(x, include_tp=True, include_gq=True, rng=model.new_rng(seed)))[-num:]
 

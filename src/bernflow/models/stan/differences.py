@@ -1,4 +1,4 @@
-"""Difference quotients of fourth order, for programs that Python calls row by row; shim.cpp has them in C++."""
+"""Fourth-order finite differences for programs that Python calls row by row; shim.cpp has a C++ version."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ def jacobian(f: Function, x: np.ndarray, steps: np.ndarray) -> np.ndarray:
     """Differentiate f at x, (p,) -> (n, p)."""
 
     def column(j: int, step: float) -> np.ndarray:
-        # Differences before weights: what does not depend on x has the derivative 0 exactly.
+        # Take differences before weighting, so that the derivative of a constant is exactly 0.
         near, far = (f(_moved(x, j, width)) - f(_moved(x, j, -width)) for width in (step, 2.0 * step))
         return (8.0 * near - far) / (12.0 * step)
 
@@ -19,7 +19,7 @@ def jacobian(f: Function, x: np.ndarray, steps: np.ndarray) -> np.ndarray:
 
 
 def hessian(gradient: Function, x: np.ndarray) -> np.ndarray:
-    """Differentiate a gradient at x, with steps that follow the curvature, so that units do not matter."""
+    """Differentiate a gradient at x, with steps scaled by the curvature for invariance to units."""
     size = np.maximum(1.0, np.abs(x))
     here = gradient(x)
     probes = [_moved(x, j, 1e-7 * size[j]) for j in range(len(x))]

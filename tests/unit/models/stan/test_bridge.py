@@ -129,7 +129,7 @@ def test_derived_quantities_are_a_pure_function(model):
         assert first["y_rep"] == model.predict(jax.random.key(0), theta)["y_rep"]
         assert model.log_likelihood(theta) == {}
     assert model.observed() == {}
-    with pytest.raises(ModelError, match=r"for its own data: make a model with bf.from_stan\(program, data=new_data\)"):
+    with pytest.raises(ModelError, match=r"for new data, make a model with bf.from_stan\(program, data=new_data\)"):
         model.predict(jax.random.key(0), theta, Y)
 
 
@@ -174,7 +174,7 @@ def test_a_freed_model_is_missed_and_not_taken_for_another(model):
     del other
     gc.collect()
     orphan = eqx.tree_at(lambda m: m.handle, model, handle)
-    with pytest.raises(Exception, match="Stan model was freed, because its Python object is gone"):
+    with pytest.raises(Exception, match="Stan model was freed together with its Python object"):
         np.asarray(eqx.filter_jit(lambda m, x: m.log_density_on_reals(x))(orphan, jnp.asarray(X)))
 
 
