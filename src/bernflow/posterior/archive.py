@@ -77,7 +77,7 @@ def save(posterior: Posterior, path: str | os.PathLike) -> Path:
             "draws": list(stored.draws),
             "stats": list(stored.stats),
             "dims": {name: list(axes) for name, axes in stored.axes.dims.items()},
-            "coords": {name: _plain_labels(labels) for name, labels in stored.axes.coords.items()},
+            "coords": {name: plain_labels(labels) for name, labels in stored.axes.coords.items()},
             "first": stored.axes.first,
         },
     }
@@ -171,7 +171,7 @@ def _stored(facts: dict[str, Any], arrays: dict[str, np.ndarray], layout: Abstra
     return Stored(draws, stats, bool(facts.get("weighted", False)), axes, trial)
 
 
-def _plain_labels(labels: Any) -> list[Any]:
+def plain_labels(labels: Any) -> list[Any]:
     """Return labels along an axis as JSON values; dates and the like as strings."""
     plain = np.asarray(labels).tolist()
     return [label if isinstance(label, bool | int | float | str) else str(label) for label in plain]

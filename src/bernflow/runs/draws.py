@@ -51,7 +51,7 @@ def take_draws(posterior: Posterior, num: int, weighted: Weighted) -> tuple["xr.
 def named_draws(tree: "xr.DataTree") -> dict[str, np.ndarray]:
     """Return the draws, (num, *shape) each, by names that are valid in CmdStan's CSV files."""
     draws: dict[str, np.ndarray] = {}
-    for name, values in _variables(tree):
+    for name, values in variables(tree):
         plain = plain_name(name)
         while plain in draws or plain in STAT_COLUMNS:
             plain += "_"
@@ -59,7 +59,7 @@ def named_draws(tree: "xr.DataTree") -> dict[str, np.ndarray]:
     return draws
 
 
-def _variables(tree: "xr.DataTree") -> Iterator[tuple[str, Any]]:
+def variables(tree: "xr.DataTree") -> Iterator[tuple[str, Any]]:
     """Yield parameters and derived quantities; those of Stan programs may be in the groups of predictions."""
     for group in ("posterior", "posterior_predictive"):
         if group in tree.children:

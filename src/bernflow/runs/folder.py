@@ -16,21 +16,21 @@ from bernflow.folders import write_folder
 from bernflow.posterior import Posterior
 from bernflow.posterior.weighting import AUTO, Weighted
 from bernflow.runs.draws import tabulate, take_draws, write_csv
-from bernflow.runs.untrusted import check_table
+from bernflow.runs.material import write_data
 from bernflow.sealed import checksum_of, read_sealed, sealed_text
 from bernflow.versions import version_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMAT, FORMAT_VERSION = "bernflow-run", 2
-MANIFEST, POSTERIOR, DIAGNOSTICS = "run.json", "posterior.bernflow", "diagnostics.json"
+FORMAT, FORMAT_VERSION = "bernflow-run", 3
+MANIFEST, POSTERIOR, DIAGNOSTICS, DATA = "run.json", "posterior.bernflow", "diagnostics.json", "report-data.bernflow"
 SUMMARY, DRAWS, REPORT = "summary.csv", "draws.csv", "report.html"
 CSV, NETCDF, ZARR = "csv", "netcdf", "zarr"
 FORMATS = (CSV, NETCDF, ZARR)
 TREES = {NETCDF: "draws.nc", ZARR: "draws.zarr"}
 # All files that a run writes; others are never removed, whatever a manifest lists.
-OURS = frozenset({MANIFEST, POSTERIOR, DIAGNOSTICS, SUMMARY, DRAWS, REPORT, *TREES.values()})
+OURS = frozenset({MANIFEST, POSTERIOR, DIAGNOSTICS, DATA, SUMMARY, DRAWS, REPORT, *TREES.values()})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,10 +52,6 @@ class Run:
     def load(self, model: Any = None, **model_kwargs: Any) -> Posterior:
         """Read the posterior; with the model as it was fitted, see `bernflow.load`."""
         return load(self.file(POSTERIOR), model, model_kwargs=model_kwargs)
-
-    def has(self, name: str) -> bool:
-        """Tell whether a file is part of the run."""
-        return name in self.manifest["sha256"]
 
     def file(self, name: str) -> Path:
         """Return the path of a file of the run, after a check of its checksum."""
@@ -132,6 +128,7 @@ def write_run(
         posterior.save(fresh / POSTERIOR)
         (fresh / DIAGNOSTICS).write_text(json_text(diagnostics), encoding="utf-8")
         summary.to_csv(fresh / SUMMARY, na_rep="nan")
+        write_data(fresh / DATA, tree, posterior.axes)
         if CSV in formats:
             with open(fresh / DRAWS, "wb") as file:
                 write_csv(file, tree, _csv_settings(posterior, manifest))
@@ -158,7 +155,7 @@ def read_run(folder: str | os.PathLike) -> Run:
     manifest = _read_manifest(folder)
     try:
         path = _verified(folder, manifest, SUMMARY)
-        check_table(path)
+        _check_table(path)
         # Read as strings first, because some versions of pandas do not read floats exactly.
         table = pd.read_csv(path, index_col="name", dtype=str, keep_default_na=False)
         diagnostics = json.loads(_verified(folder, manifest, DIAGNOSTICS).read_text(encoding="utf-8"))
@@ -167,6 +164,16 @@ def read_run(folder: str | os.PathLike) -> Run:
         raise
     except Exception as error:  # parsers can raise almost any error
         raise _damaged(folder, str(error)) from error
+
+
+def _check_table(path: Path) -> None:
+    """Raise an error for a table with more cells than bytes, because pandas pads short rows."""
+    rows, columns = 0, 0
+    with open(path, "rb") as file:
+        for line in file:
+            rows, columns = rows + 1, max(columns, line.count(b",") + 1)
+    if rows * columns > path.stat().st_size:
+        raise ValueError(f"{path.name} claims {rows:,} rows of {columns:,} columns and has {path.stat().st_size} bytes")
 
 
 def load_any(path: str | os.PathLike) -> Posterior:

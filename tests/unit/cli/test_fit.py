@@ -36,7 +36,16 @@ class Terminal(StringIO):
 
 
 QUICK = ("--family", "gaussian-fullrank", "--steps", "500", "--draws", "50")
-FILES = ["diagnostics.json", "draws.csv", "draws.nc", "posterior.bernflow", "report.html", "run.json", "summary.csv"]
+FILES = [
+    "diagnostics.json",
+    "draws.csv",
+    "draws.nc",
+    "posterior.bernflow",
+    "report-data.bernflow",
+    "report.html",
+    "run.json",
+    "summary.csv",
+]
 
 
 @pytest.fixture(scope="module")

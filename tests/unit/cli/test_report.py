@@ -76,8 +76,7 @@ def test_draws_are_those_of_the_files(posterior, tmp_path, form):
     assert found.diagnostics == posterior.diagnostics
     np.testing.assert_array_equal(found.history["elbo"], posterior.history["elbo"])
     assert found.first_index == 0
-    if form == "netcdf":
-        np.testing.assert_array_equal(found.observed["y"], [3.0, 4.0])
+    np.testing.assert_array_equal(found.observed["y"], [3.0, 4.0])
 
 
 @pytest.mark.usefixtures("quick")
@@ -130,10 +129,10 @@ def test_what_is_no_run_is_refused(capsys, posterior, tmp_path):
     (tmp_path / "text").write_text("text")
     assert "is not a saved posterior" in run(capsys, "report", tmp_path / "text")[2]
     write_run(posterior, tmp_path / "run", num=50, formats=("netcdf",))
-    (tmp_path / "run" / "draws.nc").write_bytes(b"damaged")
+    (tmp_path / "run" / "report-data.bernflow").write_bytes(b"damaged")
     code, _, err = run(capsys, "report", tmp_path / "run")
     assert code == 1
-    assert "is damaged (the checksum of draws.nc is wrong)" in err
+    assert "is damaged (the checksum of report-data.bernflow is wrong)" in err
     (tmp_path / "run" / "posterior.bernflow").write_bytes(b"damaged")
     assert "the checksum of posterior.bernflow is wrong" in run(capsys, "report", tmp_path / "run")[2]
 
