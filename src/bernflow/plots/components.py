@@ -40,16 +40,11 @@ class Panel(NamedTuple):
         return self.name + (f"[{', '.join(map(str, self.marks or self.where))}]" if self.where else "")
 
 
-# Names of the axes of quantities, and labels along named axes.
-Dims = Mapping[str, Sequence[str | None]]
-Coords = Mapping[str, Any]
-
-
 def components(
     draws: Mapping[str, np.ndarray],
     var_names: Sequence[str] | str,
     limit: int,
-    axes: tuple[Dims, Coords] = ({}, {}),
+    axes: Axes | None = None,
 ) -> tuple[list[Panel], int]:
     """Return the first `limit` scalar components, and the number of all of them.
 
@@ -59,9 +54,8 @@ def components(
         limit: the largest number of components to return.
         axes: names and labels of the axes.
     """
-    dims, coords = axes
     names = [var_names] if isinstance(var_names, str) else list(var_names)
-    marks = {name: axis_marks(value.shape[1:], dims.get(name, ()), coords) for name, value in draws.items()}
+    marks = {name: (axes or Axes()).marks(name, value.shape[1:]) for name, value in draws.items()}
     chosen = [_find(draws, marks, name) for name in names]
     everything = ((name, index) for name, indices in chosen for index in indices)
     panels = []
@@ -71,15 +65,9 @@ def components(
     return panels, sum(len(indices) for _, indices in chosen)
 
 
-def named_axes(posterior: Any) -> tuple[Dims, Coords]:
-    """Return names and labels of the axes of a posterior; empty for plain draws."""
-    axes = getattr(posterior, "axes", Axes())
-    return axes.dims, axes.coords
-
-
-def axis_marks(shape: Sequence[int], dims: Sequence[str | None], coords: Coords, first: int = 0) -> list[list[str]]:
-    """Return the labels along every axis: coordinates, or else indices starting at `first`."""
-    return Axes({"": dims}, coords, first).marks("", shape)
+def named_axes(posterior: Any) -> Axes:
+    """Return names and labels of the axes of a posterior, with indices from 0; empty for plain draws."""
+    return getattr(posterior, "axes", Axes())._replace(first=0)
 
 
 def component_draws(draws: np.ndarray, where: tuple[int, ...]) -> np.ndarray:

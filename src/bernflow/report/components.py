@@ -2,14 +2,14 @@
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
 from bernflow.diagnostics.summaries import summarize
-from bernflow.plots.components import axis_marks, component_draws
-from bernflow.posterior.tables import written
+from bernflow.plots.components import component_draws
+from bernflow.posterior.tables import Axes, written
 
 QUANTILES = (0.05, 0.5, 0.95)
 COLUMNS = ("mean", "sd", "5%", "50%", "95%")
@@ -36,9 +36,7 @@ class Component(NamedTuple):
 def list_components(
     draws: Mapping[str, np.ndarray],
     parameters: Iterable[str],
-    dims: Mapping[str, Sequence[str | None]],
-    coords: Mapping[str, Any],
-    first_index: int = 0,
+    axes: Axes,
 ) -> Iterator[Component]:
     """Yield all components, parameters first."""
     parameters = set(parameters)
@@ -46,10 +44,7 @@ def list_components(
         for name, value in draws.items():
             if (name not in parameters) != derived:
                 continue
-            marks = axis_marks(value.shape[1:], dims.get(name, ()), coords, first_index)
-            for index in np.ndindex(value.shape[1:]):
-                inside = ", ".join(axis[i] for axis, i in zip(marks, index, strict=True))
-                label = f"{name}[{inside}]" if index else name
+            for index, label in axes.labels(name, value.shape[1:]):
                 yield Component(label, name, derived, component_draws(value, index))
 
 

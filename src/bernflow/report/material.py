@@ -1,6 +1,6 @@
 """The content of a report as arrays and strings, from a posterior or from the files of a run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from bernflow.models.base import AbstractMappedModel, Site
 from bernflow.posterior import Posterior
 from bernflow.posterior.drawing import derived_sizes, draw
 from bernflow.posterior.structure import NamedStructure
+from bernflow.posterior.tables import Axes
 from bernflow.posterior.weighting import AUTO, Weighted
 from bernflow.precision import use_precision
 from bernflow.report.tails import find_tails
@@ -45,9 +46,7 @@ class Material:
         constants: other data by name.
         replicates: draws of new observations by name.
         scales: names of parameters that are bounded below, if the model does not specify their supports.
-        dims: names of axes by quantity.
-        coords: labels along named axes.
-        first_index: index of the first element of an array: 1 for Stan programs.
+        axes: names and labels of the axes of all quantities.
         tails: quantities with the largest weights in their tails, and the fraction of these weights there.
         component_weights: weights of the components of a mixture.
         origin: origin of the fit: (label, value) pairs.
@@ -66,9 +65,7 @@ class Material:
     constants: Mapping[str, np.ndarray] = field(default_factory=dict)
     replicates: Mapping[str, np.ndarray] = field(default_factory=dict)
     scales: frozenset[str] = frozenset()
-    dims: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
-    coords: Mapping[str, Any] = field(default_factory=dict)
-    first_index: int = 0
+    axes: Axes = field(default_factory=Axes)
     tails: tuple[tuple[str, float], ...] = ()
     component_weights: tuple[float, ...] = ()
     origin: tuple[tuple[str, str], ...] = ()
@@ -84,7 +81,7 @@ def gather(posterior: Posterior, num: int, key: Any, weighted: Weighted = AUTO) 
         key: integer seed or `jax.random.key` of the draws.
         weighted: resample by Pareto-smoothed importance weights; "auto" if these correct the fit.
     """
-    model, notes, axes = posterior.model, [], posterior.axes
+    model, notes = posterior.model, []
     extra: dict[str, Any] = {}
     sizes = derived_sizes(posterior)
     derived: bool | tuple[str, ...] = True
@@ -120,9 +117,7 @@ def gather(posterior: Posterior, num: int, key: Any, weighted: Weighted = AUTO) 
         settings=posterior.settings,
         structure=posterior.structure,
         weighted=sample.weighted,
-        dims=axes.dims,
-        coords=axes.coords,
-        first_index=axes.first,
+        axes=posterior.axes,
         component_weights=tuple(np.exp(np.asarray(q.log_weights)).tolist()) if isinstance(q, Mixture) else (),
         notes=tuple(notes),
         **extra,

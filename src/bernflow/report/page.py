@@ -95,7 +95,7 @@ def _check_path(path: str | PathLike) -> None:
 def render(material: Material, title: str = TITLE) -> str:
     """Return the page as HTML."""
     names = {site.name for site in material.sites}
-    everything = list_components(material.draws, names, material.dims, material.coords, material.first_index)
+    everything = list_components(material.draws, names, material.axes)
     components: list[Component] = list(itertools.islice(everything, MAX_ROWS))
     total = len(components) + sum(1 for _ in everything)
     script, d = _asset("page.js"), material.diagnostics
@@ -176,7 +176,7 @@ def _caption(material: Material, components: Sequence[Component], total: int) ->
     caption = f"Mean, standard deviation and quantiles of {num:,} draws"
     caption += ", resampled by their importance weights." if material.weighted else "."
     if any(re.search(r"[\[ ]\d+[,\]]", component.label) for component in components):
-        caption += f" Indices count from {material.first_index}."
+        caption += f" Indices count from {material.axes.first}."
     if total > len(components):
         caption += f" The first {len(components):,} of {total:,} components; post.summary() has all."
     return caption
@@ -186,7 +186,7 @@ def _model_tables(material: Material) -> list[Table]:
     """Describe parameters, derived quantities and data: names, shapes, supports."""
 
     def shape(name: str, sizes: Sequence[int]) -> str:
-        dims = material.dims.get(name, ())
+        dims = material.axes.dims.get(name, ())
         names = dims if len(dims) == len(sizes) else (None,) * len(sizes)
         pairs = zip(sizes, names, strict=True)
         return " × ".join(f"{size:,} ({dim})" if dim else f"{size:,}" for size, dim in pairs) or "scalar"

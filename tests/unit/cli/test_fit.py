@@ -121,7 +121,7 @@ def test_help_has_examples_and_exit_codes(capsys):
     for words in (
         "examples:\n  bernflow fit eight_schools.stan",
         "exit codes:\n    0  the fit is good or usable",
-        "\n    3  the fit has finished, and its verdict is poor",
+        "\n    3  the fit has finished with the verdict poor",
         "\n  130  interrupted",
         "The Python file is executed",
     ):

@@ -75,7 +75,7 @@ def test_draws_are_those_of_the_files(posterior, tmp_path, form):
     np.testing.assert_allclose(found.log_weights, posterior.log_weights(100), atol=1e-9)
     assert found.diagnostics == posterior.diagnostics
     np.testing.assert_array_equal(found.history["elbo"], posterior.history["elbo"])
-    assert found.first_index == 0
+    assert found.axes.first == 0
     np.testing.assert_array_equal(found.observed["y"], [3.0, 4.0])
 
 
@@ -108,7 +108,7 @@ def test_run_of_a_stan_program_needs_no_model(posterior, tmp_path, monkeypatch):
     write_run(posterior, tmp_path / "run", num=50, formats=("netcdf",), origin=origin)
     assert set(posterior.names) <= set(bf.load(tmp_path / "run" / "posterior.bernflow").draws(10))
     found = material.material_of_run(tmp_path / "run")
-    assert found.first_index == 1
+    assert found.axes.first == 1
     assert [site.support for site in found.sites] == [None, None]
 
 

@@ -10,7 +10,7 @@ from numpyro.distributions import constraints
 
 from bernflow.diagnostics import judge
 from bernflow.posterior.display import write_error
-from bernflow.posterior.tables import written
+from bernflow.posterior.tables import Axes, written
 from bernflow.report.components import (
     Component,
     list_components,
@@ -30,11 +30,11 @@ def component(label, values=None, name=None):
 
 def test_labels_use_coordinates_where_the_model_gives_them():
     draws = {"twice": np.zeros((5, 2)), "b": np.zeros((5, 2, 2)), "tau": np.zeros(5)}
-    found = list(list_components(draws, ["tau", "b"], {"b": ("school", None)}, {"school": ["A", "B"]}, first_index=1))
+    found = list(list_components(draws, ["tau", "b"], Axes({"b": ("school", None)}, {"school": ["A", "B"]}, 1)))
     assert [c.label for c in found] == ["b[A, 1]", "b[A, 2]", "b[B, 1]", "b[B, 2]", "tau", "twice[1]", "twice[2]"]
     assert [c.derived for c in found] == [False] * 5 + [True] * 2
     # Labels of another length are not those of this axis.
-    other = list_components({"b": np.zeros((5, 3))}, ["b"], {"b": ("school",)}, {"school": ["A", "B"]})
+    other = list_components({"b": np.zeros((5, 3))}, ["b"], Axes({"b": ("school",)}, {"school": ["A", "B"]}))
     assert [c.label for c in other] == ["b[0]", "b[1]", "b[2]"]
 
 

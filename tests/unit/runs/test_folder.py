@@ -228,7 +228,7 @@ def test_a_report_can_be_made_of_other_files(posterior, tmp_path, monkeypatch, f
     np.testing.assert_array_equal(found.draws["part/w"], posterior.draws(30, weighted=True)["part/w"])
     assert found.log_weights is None  # those of resampled draws are not informative
     assert ("Seed", "7") in found.origin
-    assert found.first_index == 1
+    assert found.axes.first == 1
 
 
 def test_a_manifest_cannot_have_files_of_others_removed(copy, posterior):
