@@ -84,7 +84,7 @@ class FlowjaxFlow(AbstractFlow):
 
 
 def named_flow(key: Key[Array, ""], name: str, dim: int) -> FlowjaxFlow:
-    """Build a named flow with flowjax, on standard normal noise; must be called outside of jit."""
+    """Build a named flow with flowjax, on standard normal noise; must be called outside jit."""
     check_named(name, dim)
     bijection = eqx.combine(eqx.filter(_bijection(key, name, dim), eqx.is_array), _structure(name, dim))
     return FlowjaxFlow(_import("flowjax.distributions").StandardNormal((dim,)), bijection, name)

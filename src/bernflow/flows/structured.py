@@ -49,7 +49,7 @@ class ConditionalParameters(NamedTuple):
 class Conditional(AbstractFreeShapes):
     """The locals given the globals g.
 
-        l = center + unit y,   y ~ N(Q^-1 h, Q^-1) with noise exp(r) (w + shift) in place of standard noise
+        l = center + unit y,   y ~ N(Q^-1 h, Q^-1) with noise exp(r) (w + shift) instead of standard noise
 
     Precision Q and potential h are linear in atoms of g. They are fitted by a regression on modes and curvatures of the
     target and not trained. Between the points of the regression Q may fail to be positive definite, so the pivots of

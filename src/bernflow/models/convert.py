@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 from bernflow.errors import ModelError
-from bernflow.models.bambi import is_bambi, pymc_model
 from bernflow.models.base import AbstractModel
 from bernflow.models.columns import with_arrays
+from bernflow.models.inputs import user_code
 from bernflow.models.numpyro import NumPyroModel, TrainedSitesError
 from bernflow.models.pymc import from_pymc, is_pymc
 from bernflow.models.subsampling import SubsampledModel
@@ -34,7 +34,7 @@ def as_model(model: Any, args: tuple = (), kwargs: dict[str, Any] | None = None)
     if isinstance(model, type) and issubclass(model, AbstractModel):
         raise ModelError(f"The model is the class {model.__name__} itself: expected an instance of it.")
     if is_bambi(model):
-        model = pymc_model(model)
+        model = _pymc_model(model)
     if is_pymc(model):
         if args or kwargs:
             raise ModelError(
@@ -56,6 +56,19 @@ def _from_function(function: Callable, args: tuple, kwargs: dict[str, Any]) -> A
     except TrainedSitesError:
         pass  # handled below, so that errors do not show this one as their context
     return SubsampledModel(function, args, kwargs)
+
+
+def is_bambi(model: Any) -> bool:
+    """Tell whether something is a Bambi model, without importing Bambi."""
+    return any(f"{kind.__module__}.{kind.__qualname__}" == "bambi.models.Model" for kind in type(model).__mro__)
+
+
+def _pymc_model(model: Any) -> Any:
+    """Return the PyMC model that Bambi builds from the formula and data, building it if needed."""
+    with user_code("The Bambi model, built for PyMC,"):
+        if not model.built:
+            model.build()
+        return model.backend.model
 
 
 def is_function(model: Any) -> bool:

@@ -21,8 +21,8 @@ from bernflow.models.declared_inputs import (
     as_outcome,
     check_functions,
     check_shape,
+    check_unknown,
     network_parts,
-    refuse_unknown,
 )
 from bernflow.models.derived import check_derived, derive
 from bernflow.models.inputs import call, num_positional, unpack, user_code
@@ -92,7 +92,7 @@ class Model(AbstractJointModel):
         derived: Callable | None = None,
         **unknown: Any,
     ):
-        refuse_unknown(unknown, ARGUMENTS)
+        check_unknown(unknown, ARGUMENTS)
         check_functions(likelihood, log_likelihood, y)
         self.prior = check_prior(prior, reserved=OBSERVED)
         self.likelihood = likelihood

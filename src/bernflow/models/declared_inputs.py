@@ -15,7 +15,7 @@ from bernflow.models.network import Network
 from bernflow.nearest import nearest
 
 
-def refuse_unknown(given: dict[str, Any], known: tuple[str, ...]) -> None:
+def check_unknown(given: dict[str, Any], known: tuple[str, ...]) -> None:
     """Raise an error for unknown keyword arguments of `Model`, with a suggestion."""
     for name in given:
         raise UnknownArgumentError(

@@ -28,7 +28,7 @@ from bernflow.posterior.trees import fill_arrays, named_arrays
 from bernflow.precision import float_dtype, resolve_precision, use_precision
 from bernflow.target import AbstractLayout, Layout, layout_of
 
-KIND = Kind("bernflow-posterior", 6, "a saved posterior", "post.save(path)", "copy it anew, or fit and save it again")
+KIND = Kind("bernflow-posterior", 6, "a saved posterior", "post.save(path)", "copy it again, or fit and save it again")
 # Prefixes of the names of arrays.
 NETWORK, FLOW, HISTORY = "network", "flow", "history"
 DRAWS, STATS, TRIAL = "draws", "stats", "trial"

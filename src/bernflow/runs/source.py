@@ -11,7 +11,7 @@ import numpy as np
 
 from bernflow.errors import ArgumentError, FileFormatError
 from bernflow.models import AbstractModel, from_stan
-from bernflow.models.bambi import is_bambi
+from bernflow.models.convert import is_bambi
 from bernflow.models.inputs import user_code
 from bernflow.models.pymc import is_pymc
 from bernflow.models.stan.data import read_data

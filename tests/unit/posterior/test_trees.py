@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bernflow.posterior.encoding import to_array, to_bytes
+from bernflow.posterior.container import to_array, to_bytes
 from bernflow.posterior.trees import fill_arrays, named_arrays
 
 TREE = {"a": jnp.arange(3.0), "b": (jnp.ones((2, 2), jnp.bfloat16), "text"), "key": jax.random.key(7), "none": None}

@@ -294,6 +294,6 @@ def _check_not_random(kind: str, outputs: Sequence[Any]) -> None:
     if kind == "mean":
         raise ModelError(f"{NO_MEAN}. {AVERAGE}")
     raise ModelError(
-        "The log density of the PyMC model is itself random (pm.Simulator, or random numbers drawn outside of the "
+        "The log density of the PyMC model is itself random (pm.Simulator, or random numbers drawn outside the "
         "model's variables): expected a function of the parameters. Give the model a likelihood."
     )

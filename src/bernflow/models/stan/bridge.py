@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from bernflow.errors import BernflowError
-from bernflow.models.stan import differences
 from bernflow.models.stan.instance import Operation
 
 METHODS = (
@@ -101,6 +100,37 @@ def origin_of(model: Any) -> tuple[Any, ...]:
     return tuple(value for value in (name, *attributes) if isinstance(value, str | int))
 
 
+# Fourth-order finite differences; shim.cpp has a C++ version.
+
+
+def difference_jacobian(f: Callable[[np.ndarray], np.ndarray], x: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    """Differentiate f at x, (p,) -> (n, p)."""
+
+    def column(j: int, step: float) -> np.ndarray:
+        # Take differences before weighting, so that the derivative of a constant is exactly 0.
+        near, far = (f(_moved(x, j, width)) - f(_moved(x, j, -width)) for width in (step, 2.0 * step))
+        return (8.0 * near - far) / (12.0 * step)
+
+    return np.stack([column(j, step) for j, step in enumerate(steps)], axis=1)
+
+
+def difference_hessian(gradient: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> np.ndarray:
+    """Differentiate a gradient at x, with steps scaled by the curvature for invariance to units."""
+    size = np.maximum(1.0, np.abs(x))
+    here = gradient(x)
+    probes = [_moved(x, j, 1e-7 * size[j]) for j in range(len(x))]
+    curvature = np.array([abs((gradient(y)[j] - here[j]) / (y[j] - x[j])) for j, y in enumerate(probes)])
+    steps = np.clip(1e-3 / np.sqrt(curvature + 1e-300), 1e-8 * size, 1e-2 * size)
+    matrix = difference_jacobian(gradient, x, steps)
+    return 0.5 * (matrix + matrix.T)
+
+
+def _moved(x: np.ndarray, j: int, by: float) -> np.ndarray:
+    y = x.copy()
+    y[j] += by
+    return y
+
+
 def _gradient(model: Any, x: np.ndarray, jacobian: bool = True) -> tuple[float, np.ndarray]:
     value, gradient = model.log_density_gradient(x, propto=False, jacobian=jacobian)
     return float(value), np.array(gradient)
@@ -116,7 +146,7 @@ def _value_and_gradient(model: Any, x: np.ndarray, key: np.ndarray, num: int) ->
 
 
 def _hessian(model: Any, x: np.ndarray, key: np.ndarray, num: int) -> np.ndarray:
-    return differences.hessian(lambda y: _gradient(model, y)[1], x).ravel()
+    return difference_hessian(lambda y: _gradient(model, y)[1], x).ravel()
 
 
 def _log_jacobian(model: Any, x: np.ndarray, key: np.ndarray, num: int) -> np.ndarray:
@@ -129,7 +159,7 @@ def _constrain(model: Any, x: np.ndarray, key: np.ndarray, num: int) -> np.ndarr
 
 
 def _constrain_slopes(model: Any, x: np.ndarray, key: np.ndarray, num: int) -> np.ndarray:
-    return differences.jacobian(lambda y: np.array(model.param_constrain(y)), x, np.full(len(x), 1e-3)).ravel()
+    return difference_jacobian(lambda y: np.array(model.param_constrain(y)), x, np.full(len(x), 1e-3)).ravel()
 
 
 def _unconstrain(model: Any, theta: np.ndarray, key: np.ndarray, num: int) -> np.ndarray:

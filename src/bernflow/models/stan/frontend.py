@@ -57,9 +57,9 @@ def from_stan(
     known = {name: value for name, value in values.items() if name in inputs}
     json = to_json(known)
     library = load(build(translation, program.name, progress, json, int(seed)))
-    handle, said = library.new(json, seed)
+    handle, message = library.new(json, seed)
     if handle == 0:
-        raise ModelError(_blame_data(program.name, said, inputs))
+        raise ModelError(_blame_data(program.name, message, inputs))
     return StanModel(Instance(library, handle, callback, (translation.cpp, json, int(seed))), to_arrays(known))
 
 
@@ -89,12 +89,12 @@ def _read_program(model: Any) -> Program:
         raise ArgumentError(f"The Stan program {str(path)!r} cannot be read ({error}).") from error
 
 
-def _blame_data(name: str, said: str, inputs: dict[str, dict[str, Any]]) -> str:
+def _blame_data(name: str, message: str, inputs: dict[str, dict[str, Any]]) -> str:
     expected = ", ".join(f"{key} ({_describe(kind)})" for key, kind in inputs.items()) or "none"
-    said = said.strip().replace(repr(FILE), repr(name))
+    message = message.strip().replace(repr(FILE), repr(name))
     return (
-        f"Stan rejects the data of {name!r}:\n{said}\nThe program's data block expects: {expected}. Give each by name "
-        "with these dimensions, and integers as integers (8, not 8.0)."
+        f"Stan rejects the data of {name!r}:\n{message}\nThe program's data block expects: {expected}. Give each by "
+        "name with these dimensions, and integers as integers (8, not 8.0)."
     )
 
 

@@ -50,9 +50,9 @@ class Library:
 
     def new(self, json: str, seed: int) -> tuple[int, str]:
         """Create an instance with data; return its handle, or 0 on failure, and Stan's messages."""
-        said = ctypes.c_void_p()
-        handle = self._c.bernflow_new(json.encode(), seed, ctypes.byref(said))
-        return handle, self._text(said.value)
+        message = ctypes.c_void_p()
+        handle = self._c.bernflow_new(json.encode(), seed, ctypes.byref(message))
+        return handle, self._text(message.value)
 
     def free(self, handle: int) -> None:
         """Release an instance."""

@@ -170,8 +170,8 @@ def _check_density(instance: Instance) -> None:
     for rows in (points[:NUM_PROBES], points[NUM_PROBES:]):
         if np.isfinite(instance.on_host(Operation.VALUE, rows, 1)).any():
             return
-    said = instance.engine.message(instance.handle)
-    reason = f"Stan reports:\n{said}" if said else "It is zero or not a number at all of them."
+    message = instance.engine.message(instance.handle)
+    reason = f"Stan reports:\n{message}" if message else "It is zero or not a number at all of them."
     raise ModelError(
         f"The density of the Stan program cannot be evaluated at any of {len(points)} points, uniform on "
         f"(-{RADIUS:g}, {RADIUS:g}) and closer to zero, on the unconstrained scale. {reason}\nCheck that every "

@@ -57,10 +57,10 @@ def try_library(path: Path, toolchain: Toolchain, data: str, seed: int) -> None:
     problem = _find_problem(status, stages[-1])
     if problem is None:
         return
-    said = err.decode(errors="replace").strip()[-1000:]
+    message = err.decode(errors="replace").strip()[-1000:]
     raise BernflowError(
         f"The library of the Stan program, built with {toolchain.version} (CXX={toolchain.command!r}), {problem}"
-        f"{': ' + said if said else '.'}\nIt was tested in a separate process and is not cached. {REMEDY}"
+        f"{': ' + message if message else '.'}\nIt was tested in a separate process and is not cached. {REMEDY}"
     )
 
 

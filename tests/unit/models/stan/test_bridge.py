@@ -11,7 +11,7 @@ import pytest
 
 import bernflow as bf
 from bernflow.errors import ArgumentError, ModelError
-from bernflow.models.stan import bridge, differences
+from bernflow.models.stan import bridge
 from bernflow.precision import use_precision
 from bernflow.preflight import starting_points, usable_starts
 from bernflow.target import Target
@@ -226,4 +226,4 @@ def test_steps_follow_the_units(unit):
 
     x = np.array([0.7, -1.3]) * unit
     expected = -0.5 / np.cosh(x / (2 * unit)) ** 2 / unit**2
-    np.testing.assert_allclose(np.diagonal(differences.hessian(gradient, x)), expected, rtol=1e-8)
+    np.testing.assert_allclose(np.diagonal(bridge.difference_hessian(gradient, x)), expected, rtol=1e-8)
