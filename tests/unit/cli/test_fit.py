@@ -125,7 +125,7 @@ def test_help_has_examples_and_exit_codes(capsys):
         "\n  130  interrupted",
     ):
         assert words in out
-    assert "The Python file is executed" in " ".join(out.split())
+    assert "A Python file is executed" in " ".join(out.split())
 
 
 def test_a_model_from_files(finished, inputs):
