@@ -6,8 +6,7 @@ import sys
 from tqdm.auto import tqdm
 
 from bernflow.diagnostics.advice import rise
-from bernflow.fit.loop import LONG_CYCLE_IN_REFINING
-from bernflow.fit.stopping import A_LITTLE
+from bernflow.fit.train.stopping import LONG_CYCLE_IN_REFINING, MIN_GAIN
 from bernflow.posterior import Posterior
 from bernflow.watched import is_watched
 
@@ -41,6 +40,6 @@ def say_gain(refined: Posterior, before: Posterior) -> None:
     diagnostics, earlier = refined.diagnostics, before.diagnostics
     gain = diagnostics.elbo - earlier.elbo
     error = (diagnostics.elbo_se**2 + earlier.elbo_se**2) ** 0.5
-    said = f"gained {gain:.2g} nats" if gain > max(2.0 * error, A_LITTLE) else "gained nothing"
+    said = f"gained {gain:.2g} nats" if gain > max(2.0 * error, MIN_GAIN) else "gained nothing"
     status = f"{diagnostics.status} Refining it by {steps:,} steps has {said}."
     refined.diagnostics = dataclasses.replace(diagnostics, status=status)
