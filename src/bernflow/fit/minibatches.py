@@ -135,6 +135,8 @@ def fit_minibatches(
     named = Conclusion(target or stage.light, settings, run, Stage("batches"), stage.pace, tuple(spawn(final_key, 2)))
     with named as conclusion:
         trained = yield from stage.train(conclusion, start_key)
+        if trained.interrupted and stage.training.resume is not None:
+            raise KeyboardInterrupt  # whoever keeps checkpoints of the training has no use for half a fit
         if stage.network is None or trained.interrupted:
             if stage.network is not None:
                 conclusion.target = Target(model.frozen(*fetched(single(trained.state[1:3]))))
