@@ -30,12 +30,14 @@ class Case:
         build: returns the model and its arguments.
         truth: exact moments by site, of its log where the name begins with "log "; None where the posterior is not
             proper.
+        num_keys: fits by default, each with a key of its own; 1 in families of many cases.
     """
 
     name: str
     family: str
     build: Callable[[], tuple[Any, tuple[Any, ...]]]
     truth: dict[str, Moments] | None
+    num_keys: int = 3
 
     @property
     def is_proper(self) -> bool:

@@ -25,7 +25,7 @@ class Part:
         self.loc, self.scale = np.asarray(loc, float), np.asarray(scale, float)
 
 
-def mixture(name: str, family: str, parts: Sequence[Part]) -> Case:
+def mixture(name: str, family: str, parts: Sequence[Part], num_keys: int = 3) -> Case:
     """Return the case of a mixture of normals with independent coordinates."""
     weights = np.array([part.weight for part in parts])
     locs, scales = (np.stack([getattr(part, field) for part in parts]) for field in ("loc", "scale"))
@@ -39,7 +39,41 @@ def mixture(name: str, family: str, parts: Sequence[Part]) -> Case:
 
         return bf.from_log_density(log_density, init=locs[0]), ()
 
-    return Case(name, family, build, {"x": Moments(mean, sd)})
+    return Case(name, family, build, {"x": Moments(mean, sd)}, num_keys)
+
+
+# Dimension, share and width of wide normals around a standard one that fits once missed and called good.
+MISSED = (
+    (4, 0.05, 20.0),
+    (5, 0.002, 50.0),
+    (5, 0.01, 20.0),
+    (6, 0.01, 10.0),
+    (8, 0.1, 10.0),
+    (10, 0.5, 20.0),
+    (20, 0.5, 10.0),
+    (40, 0.5, 5.0),
+)
+
+
+def missed() -> list[Case]:
+    """A wide normal around a standard one, by sizes and shares that were missed once."""
+    return [_around(f"concentric-{p}-{w}-{s:g}", "concentric", p, w, s, num_keys=3) for p, w, s in MISSED]
+
+
+def wide(num: int) -> list[Case]:
+    """A part that is hundreds of times as wide as the other."""
+    cases = []
+    for i in range(num):
+        random = np.random.default_rng([26, 6, i])
+        width = 1000.0 if i == 0 else np.exp(random.uniform(np.log(100.0), np.log(1000.0)))
+        dim, share = (1, 2, 3, 5)[i % 4], random.uniform(0.02, 0.4)
+        cases.append(_around(f"wide-{i}", "very wide part", dim, share, width, num_keys=3))
+    return cases
+
+
+def _around(name: str, family: str, dim: int, share: float, width: float, num_keys: int) -> Case:
+    center, unit = np.zeros(dim), np.ones(dim)
+    return mixture(name, family, [Part(1.0 - share, center, unit), Part(share, center, width * unit)], num_keys)
 
 
 def concentric(num: int) -> list[Case]:
@@ -51,7 +85,7 @@ def concentric(num: int) -> list[Case]:
         share, width = np.exp(random.uniform(np.log((0.005, 3.0)), np.log((0.5, 50.0))))
         center, unit = random.normal(size=dim), np.exp(random.normal(size=dim))
         parts = Part(1.0 - share, center, unit), Part(share, center, width * unit)
-        cases.append(mixture(f"concentric-{i}", "concentric", parts))
+        cases.append(mixture(f"concentric-{i}", "concentric", parts, num_keys=1))
     return cases
 
 
@@ -65,9 +99,23 @@ def far_modes(num: int) -> list[Case]:
         direction = random.normal(size=dim)
         offset = distance * direction / np.linalg.norm(direction)
         width = np.exp(random.uniform(-0.7, 0.7))
-        parts = Part(1.0 - share, np.zeros(dim), np.ones(dim)), Part(share, offset, np.full(dim, width))
-        cases.append(mixture(f"far-mode-{i}", "far mode", parts))
+        cases.append(_second(f"far-mode-{i}", "far mode", share, offset, width))
     return cases
+
+
+def known_modes() -> list[Case]:
+    """A second mode, and a narrow spike, with 30 % of the mass each, in places that were missed once."""
+    places = [("far mode", dim, distance, 1.0) for dim in (1, 2, 10) for distance in (6.0, 30.0)]
+    places += [("narrow spike", dim, 3.0, 0.05) for dim in (1, 2, 5)]
+    return [
+        _second(f"{family.replace(' ', '-')}-{dim}-{distance:g}", family, 0.3, distance * np.eye(dim)[0], width)
+        for family, dim, distance, width in places
+    ]
+
+
+def _second(name: str, family: str, share: float, offset: np.ndarray, width: float) -> Case:
+    ones = np.ones(len(offset))
+    return mixture(name, family, [Part(1.0 - share, 0.0 * ones, ones), Part(share, offset, width * ones)])
 
 
 def spikes(num: int) -> list[Case]:
@@ -79,8 +127,7 @@ def spikes(num: int) -> list[Case]:
         share, width = random.uniform(0.1, 0.4), np.exp(random.uniform(np.log(0.02), np.log(0.2)))
         direction = random.normal(size=dim)
         offset = random.uniform(1.0, 8.0) * direction / np.linalg.norm(direction)
-        parts = Part(1.0 - share, np.zeros(dim), np.ones(dim)), Part(share, offset, np.full(dim, width))
-        cases.append(mixture(f"spike-{i}", "narrow spike", parts))
+        cases.append(_second(f"spike-{i}", "narrow spike", share, offset, width))
     return cases
 
 

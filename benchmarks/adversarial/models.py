@@ -12,40 +12,73 @@ from scipy import special, stats
 
 from benchmarks.adversarial.case import Case, Moments
 
+CONFLICT, PRIOR_MODE = "prior in conflict", "mode within ten prior sds"
 # Spike and slab of a robust prior, and the share of the slab.
 SPIKE, SLAB, SHARE = 1.0, 10.0, 0.1
 
 
-def robust_alone(y):
+def robust_alone(y, sigma):
     """Effects, each with a robust prior of its own."""
     scales = dist.Normal(jnp.zeros(2), jnp.array([SPIKE, SLAB]))
     prior = dist.MixtureSameFamily(dist.Categorical(jnp.array([1.0 - SHARE, SHARE])), scales)
     theta = numpyro.sample("theta", prior.expand([len(y)]).to_event(1))
-    numpyro.sample("y", dist.Normal(theta, 1.0), obs=y)
+    numpyro.sample("y", dist.Normal(theta, sigma), obs=y)
 
 
-def robust_together(y):
+def robust_together(y, sigma):
     """Effects that are all in the spike or all in the slab."""
     theta = numpyro.sample("theta", dist.ImproperUniform(dist.constraints.real_vector, (), (len(y),)))
     logs = [jnp.sum(dist.Normal(0.0, scale).log_prob(theta)) for scale in (SPIKE, SLAB)]
     numpyro.factor("prior", jnp.logaddexp(jnp.log1p(-SHARE) + logs[0], jnp.log(SHARE) + logs[1]))
-    numpyro.sample("y", dist.Normal(theta, 1.0), obs=y)
+    numpyro.sample("y", dist.Normal(theta, sigma), obs=y)
 
 
-def conflicts(num: int) -> list[Case]:
-    """Robust priors that disagree with the data."""
+def conflicts(num: int, num_weak: int) -> list[Case]:
+    """Robust priors that disagree with the data; data of unit noise, and then weaker ones."""
+    cases = []
+    for i in range(num + num_weak):
+        random = np.random.default_rng([26, 11, i])
+        together, size, weak = i % 2 == 0, (4, 2, 6, 1)[i % 4], i >= num
+        sigma = np.exp(random.uniform(0.0, np.log(10.0))) if weak else 1.0
+        y = random.uniform(2.0, 6.0) * sigma + sigma * random.normal(size=size)
+        logs = np.stack([stats.norm.logpdf(y, 0.0, np.hypot(scale, sigma)) for scale in (SPIKE, SLAB)])
+        logs = np.tile(logs.sum(1, keepdims=True), size) if together else logs
+        weights = special.softmax(logs + np.log([[1.0 - SHARE], [SHARE]]), axis=0)
+        shrink = np.array([[scale**2 / (scale**2 + sigma**2)] for scale in (SPIKE, SLAB)])
+        truth = {"theta": _mixed(weights, shrink * y, sigma * np.sqrt(shrink) + 0.0 * y)}
+        model = robust_together if together else robust_alone
+        cases.append(Case(f"conflict-{i}", CONFLICT, lambda m=model, y=y, s=sigma: (m, (y, s)), truth, num_keys=1))
+    return cases
+
+
+def two_places(locs, scales, logs, prior_sd):
+    """A normal prior, and a likelihood with two modes."""
+    x = numpyro.sample("x", dist.Normal(0.0, prior_sd).expand([locs.shape[1]]).to_event(1))
+    numpyro.factor("y", logsumexp(logs + jnp.sum(dist.Normal(locs, scales[:, None]).log_prob(x), -1)))
+
+
+def modes_of_likelihoods(num: int) -> list[Case]:
+    """A second mode of the likelihood, up to ten standard deviations of the prior away from its center."""
     cases = []
     for i in range(num):
-        random = np.random.default_rng([26, 11, i])
-        together = i % 2 == 0
-        y = random.uniform(2.0, 6.0) + random.normal(size=(4, 2, 6, 1)[i % 4])
-        logs = np.stack([stats.norm.logpdf(y, 0.0, np.hypot(scale, 1.0)) for scale in (SPIKE, SLAB)])
-        logs = np.tile(logs.sum(1, keepdims=True), len(y)) if together else logs
-        weights = special.softmax(logs + np.log([[1.0 - SHARE], [SHARE]]), axis=0)
-        shrink = np.array([[scale**2 / (scale**2 + 1.0)] for scale in (SPIKE, SLAB)])
-        truth = {"theta": _mixed(weights, shrink * y, np.sqrt(shrink) + 0.0 * y)}
-        model = robust_together if together else robust_alone
-        cases.append(_case(f"conflict-{i}", "prior in conflict", model, (y,), truth))
+        random = np.random.default_rng([26, 16, i])
+        dim, prior_sd = (1, 2, 3, 5, 10, 20)[i % 6], np.exp(random.uniform(-2.0, 2.0))
+        directions = random.normal(size=(2, dim))
+        directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+        locs = prior_sd * np.array([[random.uniform(0.0, 1.0)], [random.uniform(0.0, 10.0)]]) * directions
+        scales = prior_sd * np.exp(
+            random.uniform(np.log(0.05), np.log(0.5)) + np.array([0.0, random.uniform(-0.7, 0.7)])
+        )
+        # Parts of the posterior, and the weights of the likelihood that give the second its share of the mass.
+        shrink = prior_sd**2 / (prior_sd**2 + scales[:, None] ** 2)
+        share = random.uniform(0.05, 0.5)
+        wide = np.hypot(prior_sd, scales)[:, None]
+        logs = np.log([1.0 - share, share]) - np.sum(stats.norm.logpdf(locs, 0.0, wide), 1)
+        weights = np.array([[1.0 - share], [share]])
+        truth = {"x": _mixed(weights, shrink * locs, scales[:, None] * np.sqrt(shrink) + 0.0 * locs)}
+        args = locs, scales, logs - logs.max(), prior_sd
+        name = f"prior-mode-{i}"
+        cases.append(Case(name, PRIOR_MODE, lambda args=args: (two_places, args), truth, num_keys=1))
     return cases
 
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.adversarial.catalogue import FAMILIES
+from benchmarks.adversarial.catalogue import FAMILIES, NAMED
 from benchmarks.adversarial.suite import FILE
 from benchmarks.study.records import Record
 from benchmarks.study.tables import Table
@@ -53,6 +53,11 @@ def markdown(records: Sequence[Record], command: str) -> str:
         f"- False good: {_rate(len(false_good), len(records))}\n- False poor, of the fits that are right: "
         f"{_rate(len(false_poor), len(right))}"
     )
+    named = [record for record in records if record["family"] in NAMED]
+    if named:
+        totals += (
+            f"\n- False good in the families {', '.join(NAMED)}: {_rate(len(false_ones(named, 'good')), len(named))}"
+        )
     parts = ["# Adversarial posteriors", INTRODUCTION, totals, "## By family", _families(records).to_markdown()]
     for title, chosen in (("False good", false_good), ("False poor", false_poor)):
         if chosen:

@@ -1,11 +1,15 @@
 """Run the suite: fit every case with the defaults and compare its verdict with the truth; kept after each fit."""
 
+import multiprocessing
+import os
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import bernflow as bf
 from benchmarks.adversarial.case import Case, errors_of
@@ -26,11 +30,22 @@ NOTES = (
 
 @dataclass(frozen=True)
 class Options:
-    """The options of the command line; None: all."""
+    """The options of the command line.
+
+    Attributes:
+        out: folder of the results.
+        cases: names of cases and families; None: all.
+        keys: number of keys of every case; None: by case.
+        jobs: number of processes; 1: this one.
+        minutes: no fit begins later than that after the start; None: no limit.
+        fresh: whether to repeat what an earlier run has finished.
+    """
 
     out: Path
     cases: list[str] | None = None
-    keys: int = 1
+    keys: int | None = None
+    jobs: int = 1
+    minutes: float | None = None
     fresh: bool = False
 
 
@@ -38,28 +53,89 @@ class Suite:
     """The plan of a run, and the records so far."""
 
     def __init__(self, options: Options, say: Callable[[str], None]):
-        self._say, self._path = say, options.out / FILE
-        if options.keys < 1:
-            raise ArgumentError(f"--keys {options.keys}: expected a whole number of at least 1.")
+        self._say, self._path, self._options = say, options.out / FILE, options
+        for name, value in (("keys", options.keys), ("jobs", options.jobs)):
+            if value is not None and value < 1:
+                raise ArgumentError(f"--{name} {value}: expected a whole number of at least 1.")
         self.cases = choose(options.cases)
-        self._keys, self._fresh = options.keys, options.fresh
         self.records: dict[tuple[str, int], Record] = {(r["case"], r["key"]): r for r in load_records(self._path)}
 
     def run(self) -> None:
         """Fit what is missing."""
-        todo = [(key, case) for key in range(self._keys) for case in self.cases]
-        todo = [(key, case) for key, case in todo if self._fresh or (case.name, key) not in self.records]
-        for count, (key, case) in enumerate(todo, start=1):
-            record = measure(case, key)
-            self.records[case.name, key] = record
-            save_records(self._path, self.sorted_records(), NOTES)
-            self._say(f"[{count}/{len(todo)}] {describe(record)}")
+        todo = self._missing()
+        minutes = self._options.minutes
+        end = None if minutes is None else time.time() + 60.0 * minutes
+        tasks = {f"{name}, key {key}": Task(name, key, end) for name, key in todo}
+        with _executor(self._options.jobs) as executor:
+            results = bf.map_fits(measure_task, tasks, executor=executor, progress=False)
+            for count, result in enumerate(results, start=1):
+                if not result.ok:
+                    self._say(f"[{count}/{len(todo)}] {result.name}: {result.error}\n{result.traceback}")
+                elif record := result.value:
+                    self.records[record["case"], record["key"]] = record
+                    save_records(self._path, self.sorted_records(), NOTES)
+                    self._say(f"[{count}/{len(todo)}] {describe(record)}")
+
+    def _missing(self) -> list[tuple[str, int]]:
+        """Return the names and keys of fits that are to be made, the first key of all cases first."""
+        keys = {case.name: self._options.keys or case.num_keys for case in self.cases}
+        plan = [(name, key) for key in range(max(keys.values())) for name, num in keys.items() if key < num]
+        return [task for task in plan if self._options.fresh or task not in self.records]
 
     def sorted_records(self) -> list[Record]:
         """Return the records in the order of the catalogue."""
-        names = list(CASES)
+        names = {name: i for i, name in enumerate(CASES)}
         known = [record for record in self.records.values() if record["case"] in CASES]
-        return sorted(known, key=lambda record: (record["key"], names.index(record["case"])))
+        return sorted(known, key=lambda record: (record["key"], names[record["case"]]))
+
+
+class Task(NamedTuple):
+    """A fit of a process: the name of its case, its key, and when it is too late to begin (seconds of the epoch)."""
+
+    case: str
+    key: int
+    end: float | None
+
+
+def measure_task(task: Task) -> Record:
+    """Fit and judge, or return nothing if it is too late."""
+    return {} if task.end is not None and time.time() > task.end else measure(CASES[task.case], task.key)
+
+
+@contextmanager
+def _executor(jobs: int) -> Iterator[ProcessPoolExecutor | None]:
+    """Open a pool whose processes have a processor each, so that none computes with several threads; None for one."""
+    if jobs == 1:
+        yield None
+        return
+    context = multiprocessing.get_context("spawn")
+    counter, before = context.Value("i", 0), os.environ.copy()
+    os.environ.update(ONE_THREAD)
+    try:
+        with ProcessPoolExecutor(jobs, context, _begin, (counter,)) as executor:
+            yield executor
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+# Read by new processes before they import anything.
+ONE_THREAD = {
+    "JAX_PLATFORMS": "cpu",
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+}
+
+
+def _begin(counter: Any) -> None:
+    """Give this process a processor of its own, as far as there are enough of them."""
+    with counter.get_lock():
+        number, counter.value = counter.value, counter.value + 1
+    if hasattr(os, "sched_setaffinity"):
+        processors = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {processors[number % len(processors)]})
 
 
 def choose(names: Sequence[str] | None) -> list[Case]:

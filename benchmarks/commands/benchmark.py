@@ -9,9 +9,7 @@ from benchmarks.accuracy import page
 from benchmarks.accuracy.cases import GROUPS, all_cases
 from benchmarks.accuracy.methods import METHODS
 from benchmarks.accuracy.suite import TIERS, Options, Suite
-from benchmarks.adversarial import page as adversarial_page
-from benchmarks.adversarial import suite as adversarial
-from benchmarks.adversarial.catalogue import CASES, FAMILIES
+from benchmarks.adversarial import arguments as adversarial
 from benchmarks.exactness import suite as exactness
 from benchmarks.models import page as models_page
 from benchmarks.models import suite as models
@@ -36,9 +34,7 @@ def _say(line: str) -> None:
     print(printable(line), file=sys.stderr, flush=True)
 
 
-def _run_and_write(
-    suite: Suite | speed.Suite | models.Suite | adversarial.Suite, write: Callable[[list[Record]], Path]
-) -> None:
+def _run_and_write(suite: Suite | speed.Suite | models.Suite, write: Callable[[list[Record]], Path]) -> None:
     """Measure what is missing, write the page, say where it is; an interrupted run has its page, too."""
     try:
         suite.run()
@@ -265,33 +261,6 @@ examples:
 )
 
 
-def add_adversarial_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of the suite of adversarial posteriors."""
-    families = ", ".join(FAMILIES)
-    parser.add_argument("--cases", nargs="+", metavar="NAME", help=f"posteriors, or families: {families}")
-    parser.add_argument("--keys", type=int, default=1, metavar="N", help="number of random keys (default: 1)")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        default=Path("results", "adversarial"),
-        help="folder (default: results/adversarial)",
-    )
-    parser.add_argument("--fresh", action="store_true", help="repeat what an earlier run has finished")
-    parser.add_argument("--list", action="store_true", help="list the posteriors and stop")
-
-
-def run_adversarial(options: argparse.Namespace) -> None:
-    """Fit what is missing, write the page, print its path."""
-    if options.list:
-        for case in CASES.values():
-            print(f"{case.family:<24} {case.name}")
-        return
-    out = ensure_writable(options.out).resolve()
-    suite = adversarial.Suite(adversarial.Options(out, options.cases, options.keys, options.fresh), say=_say)
-    _run_and_write(suite, lambda records: adversarial_page.write(out, records, "bernflow benchmark adversarial"))
-
-
 ADVERSARIAL = Command(
     "adversarial",
     "how often the verdict is wrong, on posteriors of known answer",
@@ -299,13 +268,13 @@ ADVERSARIAL = Command(
     "modes, spikes, priors in conflict, switching labels, improper densities) with the defaults, and count fits "
     "that are wrong and called good, or right and called poor. Writes adversarial.json and README.md. An interrupted "
     "run continues where it stopped.",
-    add_adversarial_arguments,
-    run_adversarial,
+    adversarial.add_arguments,
+    adversarial.run,
     """
 examples:
   bernflow benchmark adversarial --list
   bernflow benchmark adversarial --cases concentric "far mode"
-  bernflow benchmark adversarial --keys 3
+  bernflow benchmark adversarial --jobs 16 --minutes 60
 """,
 )
 

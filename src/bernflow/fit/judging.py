@@ -21,8 +21,8 @@ from bernflow.placement import fetched
 from bernflow.target import Target
 
 DIAGNOSTIC_PRECISION = "float64"
-# A single unlucky draw makes a k-hat high. Where the weights are this even and the verdict is not good, so many times as
-# many fresh draws decide: a tail that is wrong shows more clearly among them.
+# A single unlucky draw makes a k-hat high. Where the weights are this even and the verdict is not good, so many times
+# as many fresh draws decide: a tail that is wrong shows more clearly among them.
 EVEN_ESS, CLOSER = 0.995, 4
 
 
@@ -74,8 +74,8 @@ def look(
 ) -> Look:
     """Choose what to hand out of trained flows and draw from it, in double precision.
 
-    To a tolerance, few draws are enough for a fit that they call good; there are fewer where the time is short, and more
-    where only the tail of even weights speaks against the fit.
+    To a tolerance, few draws are enough for a fit that they call good; there are fewer where the time is short, and
+    more where only the tail of even weights speaks against the fit.
     """
     flows = cast(fetched(trainee.flow), DIAGNOSTIC_PRECISION)
     best, distribution, missing = choose(flows, target, choice_key, settings)

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.adversarial import page, suite
 from benchmarks.adversarial.case import Moments, errors_of
-from benchmarks.adversarial.catalogue import CASES, FAMILIES
+from benchmarks.adversarial.catalogue import CASES, FAMILIES, NAMED
 from bernflow.errors import ArgumentError
 from bernflow.models import as_model
 from bernflow.target import Target
@@ -22,6 +22,7 @@ def target_of(name):
 
 def test_there_are_enough_cases_of_every_kind():
     assert len(CASES) >= 60
+    assert sum(case.num_keys for case in CASES.values() if case.family in NAMED) >= 300
     assert set(FAMILIES) >= {"concentric", "far mode", "narrow spike", "prior in conflict", "wrong sign", "not proper"}
     assert all(np.isfinite(moments.sd).all() for case in CASES.values() for moments in (case.truth or {}).values())
 
@@ -32,8 +33,11 @@ SMALL = [
     "far-mode-0",
     "far-mode-1",
     "spike-0",
+    "prior-mode-0",
+    "prior-mode-1",
     "conflict-1",
     "conflict-3",
+    "conflict-9",
     "labels-0",
     "change-point-0",
     "clusters-0",
@@ -90,6 +94,8 @@ def test_unknown_cases_and_counts_are_refused(tmp_path):
         suite.choose(["nonsense"])
     with pytest.raises(ArgumentError, match="--keys 0: expected a whole number"):
         suite.Suite(suite.Options(tmp_path, keys=0), print)
+    with pytest.raises(ArgumentError, match="--jobs 0: expected a whole number"):
+        suite.Suite(suite.Options(tmp_path, jobs=0), print)
 
 
 def test_a_run_keeps_what_it_has_and_writes_a_page(tmp_path, monkeypatch):
@@ -116,3 +122,21 @@ def test_a_run_keeps_what_it_has_and_writes_a_page(tmp_path, monkeypatch):
     assert "False good: 4 of 4" in text
     assert "| wrong sign | 2 | 2 | 0 | 0 | 2 | 2 |" in text
     assert len(json.loads((tmp_path / suite.FILE).read_text())["records"]) == 4
+
+
+def test_no_fit_begins_too_late(tmp_path):
+    suite.Suite(suite.Options(tmp_path, ["normal-0"], minutes=0.0), print).run()
+    assert not (tmp_path / suite.FILE).exists()
+
+
+def test_a_fit_that_fails_costs_only_itself(tmp_path, monkeypatch):
+    def measure(case, key):
+        if case.name == "normal-0":
+            raise ValueError("no fit")
+        return {"case": case.name, "key": key, "verdict": "good", "wrong": False, "mean_error": None, "cpu_seconds": 1}
+
+    monkeypatch.setattr(suite, "measure", measure)
+    said = []
+    suite.Suite(suite.Options(tmp_path, ["normal-0", "normal-1"], keys=1), said.append).run()
+    assert "ValueError: no fit" in said[0]
+    assert [record["case"] for record in json.loads((tmp_path / suite.FILE).read_text())["records"]] == ["normal-1"]
