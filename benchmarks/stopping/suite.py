@@ -89,11 +89,12 @@ def follow(benchmark, key):
 
     class Longer(Training):
         def run(self, begun, resumed=None):
-            most = sum(cycle.length for cycle in self.recipe.cycles(begun.flow, 1))
+            assert self.rule is not None
+            draws, most = self.rule.draws, sum(cycle.length for cycle in self.recipe.cycles(begun.flow, 1))
 
             def ends_here(at, is_over):
                 with use_precision("float64"):
-                    flow, target = pick(at.kept.flow, 0), self.rule.draws.target
+                    flow, target = pick(at.kept.flow, 0), draws.target
                     log_weights = log_weights_of(flow, target, as_key(1), NUM_DRAWS)
                 ends.append({"steps": at.done, "kl": divergence(np.asarray(log_weights), benchmark.log_evidence)})
                 if (is_over or at.done >= most) and not taken:

@@ -51,10 +51,8 @@ def sample_of(posterior: Posterior, model: AbstractModel, theta: Theta, key: Key
     x, log_q = sampling.sample(posterior.distribution, key, num)
     log_p = sampling.log_density(layout, model, x)
     draws, log_jacobian = sampling.in_blocks(lambda part, _: _constrain(layout, part), x)
-    return jax.tree.map(
-        lambda leaf: np.asarray(leaf)[None],
-        Sample(_log_joint(model, theta), draws, log_p - log_jacobian, log_p - log_q),
-    )
+    sample = Sample(np.asarray(_log_joint(model, theta)), draws, log_p - log_jacobian, log_p - log_q)
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[None], sample)
 
 
 @filter_jit

@@ -186,14 +186,14 @@ def train_and_judge(
     for the verdict to be there by the deadline. It is to be called in the precision of the settings.
     """
     recipe, pace = recipe_for(settings, flows), Pace(run.deadline)
-    loop_key, *judge_keys = spawn(key, 3)
+    loop_key, choice_key, judge_key = spawn(key, 3)
     spread = run.spread(target)
     rule = StoppingRule(
         Draws(spread, nth(loop_key, EVALUATION_KEY), recipe, pace),
         stage.goal,
         LONG_CYCLE if stage.earlier is None else LONG_CYCLE_IN_REFINING,
     )
-    with Conclusion(target, settings, run, stage, pace, tuple(judge_keys)) as conclusion:
+    with Conclusion(target, settings, run, stage, pace, (choice_key, judge_key)) as conclusion:
         begun = begin(flows, settings.optimizer)
         training = Training(AllRows(spread), loop_key, recipe, pace, conclusion.watch, rule)
         try:
@@ -222,7 +222,7 @@ class Conclusion:
         run: Run,
         stage: Stage,
         pace: Pace,
-        keys: tuple[Key[Array, ""], ...],
+        keys: tuple[Key[Array, ""], Key[Array, ""]],
     ):
         self.target, self.settings, self.run, self.stage, self.pace = target, settings, run, stage, pace
         self.keys = keys
@@ -253,7 +253,7 @@ class Conclusion:
             seen = self._look_at(trained.state)
             probes = self.stage.probes if self.run.devices is None else None
             evidence = Evidence(seen, self.run.spread(self.target), self.settings, probes, trained.steps)
-            diagnostics, places = final_judgment(evidence, self.run.deadline, self.keys)  # type: ignore[arg-type]
+            diagnostics, places = final_judgment(evidence, self.run.deadline, self.keys)
         return self.wrap(trained, seen, diagnostics), places
 
     def _judge_briefly(self, trained: Trained) -> Posterior:

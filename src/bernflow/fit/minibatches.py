@@ -8,6 +8,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Key
 
@@ -132,8 +133,9 @@ def fit_minibatches(
     stage = _BatchStage(model, settings.thorough(), run, training or NetworkTraining(), batch_size, batch_key)
     settings = stage.settings
     target = Target(model) if stage.network is None else None
-    named = Conclusion(target or stage.light, settings, run, Stage("batches"), stage.pace, tuple(spawn(final_key, 2)))
-    with named as conclusion:
+    choice_key, judge_key = spawn(final_key, 2)
+    keys = choice_key, judge_key
+    with Conclusion(target or stage.light, settings, run, Stage("batches"), stage.pace, keys) as conclusion:
         trained = yield from stage.train(conclusion, start_key)
         if trained.interrupted and stage.training.resume is not None:
             raise KeyboardInterrupt  # whoever keeps checkpoints of the training has no use for half a fit
@@ -226,7 +228,7 @@ class _BatchStage:
             flow = cast(fetched(single(trained.state.flow)), DIAGNOSTIC_PRECISION)
             num = self.pace.num_draws(NUM_DIAGNOSTIC_DRAWS)
             part = judge_by_part(flow, self.density, self.batches, self.anchor, key, num)
-            seen = Look(trained.state, 0, flow, None, jnp.zeros((0, flow.dim)), part.log_weights)
+            seen = Look(trained.state, 0, flow, None, np.zeros((0, flow.dim)), part.log_weights)
             diagnostics = judge(part.log_weights, num_failed_steps=seen.num_skipped)
         return conclusion.wrap(trained, seen, say_part(diagnostics, part, self.batches))
 

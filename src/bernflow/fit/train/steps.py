@@ -52,10 +52,10 @@ class Inputs(NamedTuple):
     """
 
     noise: Noise
-    rates: Float[Array, " c"]
+    rates: Float[Array | np.ndarray, " c"]
     batch: PyTree = None
     keys: Key[Array, " c"] | None = None
-    weights_rates: Float[Array, " c"] | None = None
+    weights_rates: Float[Array | np.ndarray, " c"] | None = None
 
 
 class Chunk(NamedTuple):
