@@ -51,6 +51,8 @@ MAX_STEPS = 20_000
 # Rows behind the start of a model without a network.
 MAX_START_ROWS = 20_000
 WEIGHTS_RATE = 1e-3
+# Steps of a network, at least, between two looks from the host.
+FEW_STEPS = 10
 # Share of a time limit for the training of a network; the posterior given the network gets the rest.
 NETWORK_SHARE = 0.6
 # One instance for all fits, see `settings.ADAM`; no clipping, because the loss of a batch counts N / B times.
@@ -260,7 +262,9 @@ class _BatchStage:
         settings, training, is_limited = self.settings, self.training, self.pace.is_limited
         has_network = self.network is not None
         use_score = settings.family.use_score and settings.family.has_tails
-        chunk = network_steps_at_once() if has_network else PIECE if is_limited else CHUNK
+        at_once = network_steps_at_once() if has_network else PIECE if is_limited else CHUNK
+        # Batches that are streamed would fill the memory if those of many steps were there before the first is taken.
+        chunk = max(at_once, FEW_STEPS) if self.batches.resident else at_once
         return Recipe(
             config=StepConfig(settings.optimizer, use_score, training.optimizer if has_network else None),
             learning_rate=settings.rate_in(self.light.dim),
@@ -269,6 +273,7 @@ class _BatchStage:
             constant_rate=training.constant_rate or settings.family.paper_recipe,
             cover=False,
             steps=self.steps,
+            piece=None if at_once >= chunk else at_once,
             chunk=chunk,
             epoch=None if training.epoch_end is None else self.batches.steps_per_epoch,
             follows_clock=is_limited,
