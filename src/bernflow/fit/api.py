@@ -24,7 +24,7 @@ from bernflow.fit.identity import identify
 from bernflow.fit.judging import DIAGNOSTIC_PRECISION
 from bernflow.fit.mappings import forget_if_crowded
 from bernflow.fit.minibatches import fit_minibatches, needs_batches
-from bernflow.fit.refining import announce, say_gain
+from bernflow.fit.refining import announce, better
 from bernflow.fit.run import Run
 from bernflow.fit.settings import Settings, check_count, resolve_settings
 from bernflow.fit.train.loop import run_alone
@@ -90,10 +90,10 @@ def fit(
         steps: number of training steps. If None (default), training stops at `tolerance`.
         tolerance: Kullback-Leibler divergence from the posterior in nats at which to stop. The default is 0.01, which
             is hard to see in any plot; with more than 30 parameters it is in proportion to their number, up to 0.15,
-            since the divergences of independent parameters add up. Training stops when the estimate is below 0.8 *
-            tolerance and the verdict is "good", or when the ELBO no longer improves. With 0, train until the ELBO stops
-            improving, which often takes several times as long. Not for batches of rows, which are trained for a number
-            of steps.
+            since the divergences of independent parameters add up. Training stops when the estimate is below
+            0.8 * tolerance and the verdict is "good", or when the ELBO no longer improves. With 0, train until the ELBO
+            stops improving, which often takes several times as long. Not for batches of rows, which are trained for a
+            number of steps.
         time_limit: seconds that the fit may take, counted from this call, compilation included. The best posterior so
             far is judged and returned by then, with `settings["out_of_time"]`; it may end earlier. One call of compiled
             code, such as the search for a start, and most compilations cannot be cut short, so that a limit of a few
@@ -246,9 +246,9 @@ def refine(
     with Bar(progress, deadline, "refine") as bar, use_precision(settings.precision):
         run, stage = Run(deadline, bar, refine), Stage(earlier=posterior)
         refined, _ = run_alone(train_and_judge(target, settings, flows, as_key(key), run, stage))
-    say_gain(refined, posterior)
-    warn_if_poor(refined)
-    return refined
+    kept = better(refined, posterior)
+    warn_if_poor(kept)
+    return kept
 
 
 def _family_of(posterior: Posterior) -> Any:

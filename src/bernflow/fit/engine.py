@@ -47,6 +47,7 @@ from bernflow.posterior import Posterior
 from bernflow.precision import use_precision
 from bernflow.preflight import check_output, starting_points, usable_starts
 from bernflow.target import Target
+from bernflow.user import user_level
 from bernflow.versions import version_of
 
 NUM_STARTS = 8
@@ -329,7 +330,9 @@ def warn_if_poor(posterior: Posterior) -> None:
     if posterior.diagnostics.verdict == "poor":
         # The status says already what the first piece of advice repeats.
         advice = " ".join(posterior.advice[1:]).replace("`", "")
-        warnings.warn(f"bernflow: {posterior.diagnostics.status} {advice}".strip(), UserWarning, stacklevel=3)
+        warnings.warn(
+            f"bernflow: {posterior.diagnostics.status} {advice}".strip(), UserWarning, stacklevel=user_level()
+        )
 
 
 def _warn_interrupted(steps: int) -> None:

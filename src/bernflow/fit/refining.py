@@ -1,11 +1,13 @@
 """What training on promises before it starts, and what it has gained."""
 
+import copy
 import dataclasses
 import sys
 
 from tqdm.auto import tqdm
 
 from bernflow.diagnostics.advice import rise
+from bernflow.diagnostics.verdict import VERDICTS
 from bernflow.fit.train.stopping import LONG_CYCLE_IN_REFINING, MIN_GAIN
 from bernflow.posterior import Posterior
 from bernflow.watched import is_watched
@@ -34,12 +36,21 @@ def announce(posterior: Posterior, steps: int | None, progress: bool) -> None:
         tqdm.write(f"bernflow refine: {expectation(posterior, steps)}", file=sys.stderr)
 
 
-def say_gain(refined: Posterior, before: Posterior) -> None:
-    """Add to the status of a refined posterior what the training on has gained."""
+def better(refined: Posterior, before: Posterior) -> Posterior:
+    """Return a refined posterior with a status that says what was gained, or the one before, where that is better."""
     steps = refined.settings["steps"] - before.settings["steps"]
-    diagnostics, earlier = refined.diagnostics, before.diagnostics
-    gain = diagnostics.elbo - earlier.elbo
-    error = (diagnostics.elbo_se**2 + earlier.elbo_se**2) ** 0.5
-    said = f"gained {gain:.2g} nats" if gain > max(2.0 * error, MIN_GAIN) else "gained nothing"
-    status = f"{diagnostics.status} Refining it by {steps:,} steps has {said}."
-    refined.diagnostics = dataclasses.replace(diagnostics, status=status)
+    gain = refined.diagnostics.elbo - before.diagnostics.elbo
+    error = (refined.diagnostics.elbo_se**2 + before.diagnostics.elbo_se**2) ** 0.5
+    if gain > max(2.0 * error, MIN_GAIN):
+        return _with_more(refined, f"Refining it by {steps:,} steps raised the ELBO by {gain:.2g} nats.")
+    ranks = [VERDICTS.index(posterior.diagnostics.verdict) for posterior in (refined, before)]
+    if ranks[0] > ranks[1]:
+        return _with_more(copy.copy(before), f"Refining it by {steps:,} steps did not raise the ELBO, and was undone.")
+    return _with_more(refined, f"Refining it by {steps:,} steps did not raise the ELBO.")
+
+
+def _with_more(posterior: Posterior, more: str) -> Posterior:
+    """Add a sentence to the status of a posterior."""
+    diagnostics = posterior.diagnostics
+    posterior.diagnostics = dataclasses.replace(diagnostics, status=f"{diagnostics.status} {more}")
+    return posterior
