@@ -10,8 +10,8 @@ import optax
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from bernflow.compiled import filter_jit
-from bernflow.fit.batches import Batches
-from bernflow.fit.steps import network_steps_at_once, scan
+from bernflow.fit.train.batches import Batches
+from bernflow.fit.train.scan import network_steps_at_once, scan
 from bernflow.models.network import Network
 
 # RMSprop as in the paper, with the constants of its implementation.

@@ -24,12 +24,12 @@ from benchmarks.melanoma.tables import load_m2
 from benchmarks.study.nuts import check_chains
 from benchmarks.study.plan import Result
 from bernflow import BernflowError
-from bernflow.fit.bar import Bar
-from bernflow.fit.batches import Batches
-from bernflow.fit.deadline import Deadline
-from bernflow.fit.joint import JointTrainee
-from bernflow.fit.jointly import NetworkTraining, fit_jointly
+from bernflow.fit.minibatches import NetworkTraining, fit_minibatches
+from bernflow.fit.run import Run
 from bernflow.fit.settings import resolve_settings
+from bernflow.fit.train.batches import Batches
+from bernflow.fit.train.loop import run_alone
+from bernflow.fit.train.state import TrainState
 from bernflow.models.network import Network, evaluate
 from bernflow.precision import use_precision
 
@@ -120,7 +120,7 @@ def run_m3(
     best = _Best(valid["y"])
     clock = _Clock()
 
-    def epoch_end(epoch: int, trainee: JointTrainee) -> bool:
+    def epoch_end(epoch: int, trainee: TrainState) -> bool:
         clock.stop()
         assert model.network is not None
         beta = trainee.flow.sample_and_log_prob(jax.random.key(epoch), NUM_VALIDATION_DRAWS)[0][:, 0]
@@ -144,9 +144,8 @@ def run_m3(
     how = {"optimizer": RMSPROP, "constant_rate": True} if network == "paper" else {}
     training = NetworkTraining(**how, epoch_end=epoch_end, keep=lambda _: best.kept)
     with use_precision("float32"):
-        posterior = fit_jointly(
-            model, settings, jax.random.key(seed), batch_size, Bar(False), Deadline.start(), bf.fit, training
-        )
+        steps = fit_minibatches(model, settings, jax.random.key(seed), Run(refiner=bf.fit), batch_size, training)
+        posterior = run_alone(steps)
     if posterior.settings["interrupted"]:
         raise KeyboardInterrupt  # half a fit is no result to keep
     draws = posterior.draws(4000)["beta_1"]

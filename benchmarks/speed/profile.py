@@ -80,7 +80,7 @@ def density(training: Training, flow: Any, noise: Noise) -> Array:
 def optimizer(training: Training, flow: Any, noise: Noise) -> Array:
     """Turn a gradient into updates, check and apply them."""
     vector, _ = ravel_pytree(eqx.filter(flow, eqx.is_inexact_array))
-    state = jax.tree.map(lambda leaf: leaf[0], training.trainee.optimizer_state)
+    state = jax.tree.map(lambda leaf: leaf[0], training.state.optimizer_state)
     # The weights stand in for their gradient.
     updates, state = training.settings.optimizer.update(vector, state, vector)
     kept = jnp.where(jnp.all(jnp.isfinite(updates)), vector + RATE * updates, vector)
@@ -118,7 +118,7 @@ def measure(case: str, subject: str, settings: Mapping[str, Any]) -> Result:
         return {**time_calls(training.run, chunk, settings["seconds"]), **training.described()}
     piece, differentiated = PIECES[subject]
     with use_precision(training.settings.precision):
-        flow: Any = pick(training.trainee.flow, 0)
+        flow: Any = pick(training.state.flow, 0)
         noise = stratified_noise(flow, jax.random.split(jax.random.key(2)), training.settings.num_particles)
         repeated = eqx.filter_jit(lambda flow, noise: _repeat(piece, training, flow, noise, chunk, differentiated))
         taken = time_calls(lambda: jax.block_until_ready(repeated(flow, noise)), chunk, settings["seconds"])

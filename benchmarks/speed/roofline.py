@@ -17,7 +17,7 @@ from benchmarks.study.plan import Result
 from benchmarks.study.records import Record
 from benchmarks.study.tables import Table
 from bernflow import Model
-from bernflow.fit.steps import network_steps_at_once
+from bernflow.fit.train.scan import network_steps_at_once
 from bernflow.fit.work import equations
 from bernflow.precision import use_precision
 

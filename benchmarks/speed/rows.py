@@ -16,8 +16,8 @@ from benchmarks.study.plan import Result
 from benchmarks.study.records import Record
 from benchmarks.study.tables import Table
 from bernflow import Model
-from bernflow.fit import joint
-from bernflow.fit.jointly import DEFAULT_BATCH_SIZE
+from bernflow.fit.minibatches import DEFAULT_BATCH_SIZE
+from bernflow.fit.train.recipe import CHUNK
 from bernflow.precision import use_precision
 
 MEMORY, STREAMED = "rows in memory", "rows streamed from a file"
@@ -89,7 +89,7 @@ def _time_streamed(folder: Path, settings: Mapping[str, Any]) -> Result:
             y=y,
             x=x,
         )
-        training = JointTraining(model, DEFAULT_BATCH_SIZE, chosen, 2 * joint.CHUNK, resident=False)
+        training = JointTraining(model, DEFAULT_BATCH_SIZE, chosen, 2 * CHUNK, resident=False)
         taken = time_calls(training.run, training.chunk, settings["seconds"])
         num_bytes = sum(path.stat().st_size for path in folder.iterdir())
     return {**taken, **training.described(), "file_bytes": num_bytes}

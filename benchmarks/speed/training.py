@@ -1,6 +1,6 @@
 """What is timed of bernflow: one compiled chunk of training steps, the one that `bf.fit` runs."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -12,14 +12,18 @@ from jaxtyping import Array, Float
 
 from benchmarks import data
 from benchmarks.targets import eight_schools_noncentered
-from bernflow.fit import joint
-from bernflow.fit.batches import Batches
 from bernflow.fit.building import flows_at
-from bernflow.fit.chunk import CHUNK, begin, draw_noise, run_chunk, steps_at_once, take_steps
-from bernflow.fit.jointly import WEIGHTS_OPTIMIZER
+from bernflow.fit.deadline import Deadline, Pace
+from bernflow.fit.minibatches import WEIGHTS_OPTIMIZER
 from bernflow.fit.settings import FULL_RATE_DIM, Settings, resolve_settings
 from bernflow.fit.start import Gaussian
-from bernflow.keys import as_key, grid
+from bernflow.fit.train.batches import Batches
+from bernflow.fit.train.objective import AllRows, Anchor, BatchFeed, BatchOfRows
+from bernflow.fit.train.recipe import CHUNK, Recipe, StepConfig, recipe_for
+from bernflow.fit.train.scan import network_steps_at_once
+from bernflow.fit.train.state import as_stack, begin, on_device, with_network
+from bernflow.fit.train.steps import Chunk, inputs_of, run_chunk, take_steps
+from bernflow.keys import as_key, nth
 from bernflow.models import AbstractModel, as_model
 from bernflow.models.base import AbstractJointModel
 from bernflow.precision import use_precision
@@ -81,39 +85,26 @@ class Training:
             dim, num = self.target.dim, self.settings.restarts
             start = Gaussian(np.zeros((1, dim)), np.eye(dim)[None], np.zeros(1))
             flows = flows_at(self.settings, dim, start, np.zeros(num, int), jax.random.key(0))
-            self.trainee = begin(flows, self.settings.optimizer)
+            self.state = begin(flows, self.settings.optimizer)
+            self.recipe = recipe_for(self.settings, flows)
             self._rates = np.full(chunk, RATE * min(1.0, FULL_RATE_DIM / dim))
         self.elbo: float | None = None  # nothing has run
 
-    @property
-    def method(self) -> dict[str, Any]:
-        """How the flows are trained."""
-        use_score = self.settings.trains_by_score(self.trainee.flow)
-        return {"optimizer": self.settings.optimizer, "use_score": use_score}
+    def _chunk(self) -> Chunk:
+        powers, pace = np.zeros(self.settings.restarts), Pace(Deadline.start())
+        return Chunk(self.state, AllRows(self.target), as_key(1), self._rates, powers, self.recipe, pace)
 
     def lower(self) -> Any:
         """Trace the steps whose noise is drawn at once and translate them for XLA."""
         with use_precision(self.settings.precision):
-            flows, num, num_particles = self.trainee.flow, self.settings.restarts, self.settings.num_particles
-            num_steps = steps_at_once(flows, self.chunk, num_particles)
-            keys, use_score = grid(as_key(1), (num, 2)), self.method["use_score"]
-            noise = draw_noise(flows, keys, num_steps=num_steps, num_particles=num_particles, use_score=use_score)
-            return run_chunk.lower(
-                self.trainee, self.target, noise, self._rates[:num_steps], np.zeros(num), **self.method
-            )
+            chunk = self._chunk()
+            inputs = next(inputs_of(chunk))
+            return run_chunk.lower(chunk.state, chunk.objective, inputs, chunk.powers, config=chunk.recipe.config)
 
     def run(self) -> None:
         """Run one chunk and look at what it saw, as `bf.fit` does."""
         with use_precision(self.settings.precision):
-            self.trainee, trace = take_steps(
-                self.trainee,
-                self.target,
-                as_key(1),
-                self._rates,
-                np.zeros(self.settings.restarts),
-                num_particles=self.settings.num_particles,
-                **self.method,
-            )
+            self.state, trace = take_steps(self._chunk())
             self.elbo = float(np.mean(trace.elbo))
 
     def described(self) -> dict[str, Any]:
@@ -145,53 +136,50 @@ class JointTraining:
         self.model = model.without_rows()
         self.target = Target(self.model)
         self.batches = Batches(model.rows(), model.num_rows(), batch_size, seed=0, resident=resident)
-        self.method = joint.JointMethod(
-            flow_optimizer=settings.optimizer,
-            flow_rate=RATE,
-            weights_optimizer=WEIGHTS_OPTIMIZER,
-            weights_rate=RATE,
+        dim, has_network = self.target.dim, model.trained()[0] is not None
+        optimizer = WEIGHTS_OPTIMIZER if has_network else None
+        self.recipe = Recipe(
+            StepConfig(settings.optimizer, use_score=True, weights_optimizer=optimizer),
+            learning_rate=RATE,
             num_particles=settings.num_particles,
-            use_score=True,
+            weights_rate=RATE if has_network else None,
             constant_rate=True,
         )
-        dim = self.target.dim
         flow = settings.family.build(jax.random.key(0), settings.spec(dim), jnp.zeros(dim), jnp.eye(dim))
-        self.trainee = joint.begin(flow, model, self.method)
+        self.state = begin(as_stack(flow), settings.optimizer)
+        if has_network:
+            self.state = with_network(self.state, *model.trained(), WEIGHTS_OPTIMIZER)
         # Where the control variates stand changes nothing in the cost of a step; a network has none.
-        has_network = self.trainee.weights is not None
-        self.anchor = None if has_network else joint.Anchor(jnp.zeros(dim), jnp.zeros(()), jnp.zeros(dim))
+        anchor = None if has_network else Anchor(jnp.zeros(dim), jnp.zeros(()), jnp.zeros(dim))
+        self.feed = BatchFeed(BatchOfRows(self.target.layout, on_device(self.model), anchor), self.batches)
+        self.at_once = network_steps_at_once() if has_network else chunk
         self.done = 0
+
+    def _chunks(self, num: int, at_once: int) -> Iterator[Chunk]:
+        """Yield what is needed for so many steps."""
+        for objective, batch in self.feed.chunks([at_once] * (num // at_once), self.done, at_once):
+            rates = self.recipe.rates(at_once), self.recipe.weights_rates(at_once)
+            pace, key = Pace(Deadline.start()), nth(as_key(1), self.done)
+            yield Chunk(self.state, objective, key, rates[0], np.zeros(1), self.recipe, pace, batch, rates[1])
 
     def run(self) -> None:
         """Run one chunk and look at what it saw, as `bf.fit` does."""
-        self.trainee, self.done = joint.train_jointly(
-            self.trainee,
-            self.model,
-            self.target.layout,
-            self.batches,
-            jax.random.key(1),
-            self.method,
-            self.done + self.chunk,
-            lambda *_: None,
-            anchor=self.anchor,
-            first_step=self.done,
-        )
+        for chunk in self._chunks(self.chunk, self.at_once):
+            self.state, _ = take_steps(chunk._replace(state=self.state))
+            self.done += self.at_once
 
     def inputs(self) -> tuple[Any, ...]:
-        """Return what one step is given, but for the method."""
-        ((rows, indices),) = self.batches.chunks([1])
-        fixed = (joint.on_device(self.model), self.target.layout, self.anchor, rows, indices)
-        return fixed, self.trainee, grid(as_key(1), (1,)), jnp.ones(1)
+        """Return what one step is given, but for its configuration."""
+        chunk = next(self._chunks(1, 1))
+        return chunk.state, chunk.objective, next(inputs_of(chunk)), chunk.powers
 
     def step(self, *inputs: Any) -> Any:
         """Take one step, as a function of its inputs."""
-        fixed, trainee, keys, rates = inputs
-        return joint.run_chunk(fixed, trainee, keys, rates, self.method)
+        return run_chunk(*inputs, config=self.recipe.config)
 
     def lower(self) -> Any:
         """Trace one step and translate it for XLA."""
-        compiled: Any = joint.run_chunk
-        return compiled.lower(*self.inputs(), self.method)
+        return run_chunk.lower(*self.inputs(), config=self.recipe.config)
 
     def described(self) -> dict[str, Any]:
         """Return what was timed, for the record."""

@@ -15,8 +15,9 @@ from benchmarks.accuracy.cases import all_cases
 from bernflow.cli import Command
 from bernflow.fit import engine
 from bernflow.fit.evaluation import log_weights_of, pick
-from bernflow.fit.loop import CYCLES, Trained, choose_cycles, go_through
-from bernflow.fit.stopping import CLOSE_ENOUGH
+from bernflow.fit.train.loop import Trained, Training
+from bernflow.fit.train.recipe import CYCLES, Recipe
+from bernflow.fit.train.stopping import CLOSE_ENOUGH
 from bernflow.keys import as_key
 from bernflow.precision import use_precision
 
@@ -86,19 +87,26 @@ def follow(benchmark, key):
     ends: list[dict] = []
     taken: list[int] = []
 
-    def go_on(begun, target, loop_key, method, *others):
-        most = sum(cycle.length for cycle in choose_cycles(begun, target, method))
-        for trained in go_through(MORE_CYCLES, begun, target, loop_key, method):
-            with use_precision("float64"):
-                log_weights = log_weights_of(pick(trained.trainee.flow, 0), target, as_key(1), NUM_DRAWS)
-            ends.append({"steps": trained.steps, "kl": divergence(np.asarray(log_weights), benchmark.log_evidence)})
-            if (trained.is_over or trained.steps >= most) and not taken:
-                taken.append(trained.steps)
-            if taken and trained.steps >= LONGER * taken[0]:
-                break
-        return Trained(trained.trainee, taken[0])
+    class Longer(Training):
+        def run(self, begun, resumed=None):
+            assert self.rule is not None
+            draws, most = self.rule.draws, sum(cycle.length for cycle in self.recipe.cycles(begun.flow, 1))
 
-    with mock.patch.object(engine, "train", go_on):
+            def ends_here(at, is_over):
+                with use_precision("float64"):
+                    flow, target = pick(at.kept.flow, 0), draws.target
+                    log_weights = log_weights_of(flow, target, as_key(1), NUM_DRAWS)
+                ends.append({"steps": at.done, "kl": divergence(np.asarray(log_weights), benchmark.log_evidence)})
+                if (is_over or at.done >= most) and not taken:
+                    taken.append(at.done)
+                return bool(taken) and at.done >= LONGER * taken[0]
+
+            self.watch.ends = ends_here
+            with mock.patch.object(Recipe, "cycles", return_value=MORE_CYCLES):
+                trained = yield from super().run(begun, resumed)
+            return Trained(trained.state, taken[0])
+
+    with mock.patch.object(engine, "Training", Longer):
         fit(benchmark, key)
     return taken[0], ends
 

@@ -5,13 +5,12 @@ the base noise is the ELBO.
 """
 
 import math
-from collections.abc import Callable
+from abc import abstractmethod
 from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.lax import stop_gradient
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
 from bernflow.flows.base import AbstractFlow, AbstractScoredFlow, constant, inlined
@@ -25,6 +24,30 @@ WIDTH = 2.0
 MAX_WEIGHT = 10.0
 
 
+class Scores(NamedTuple):
+    """What one pass through a log density gives.
+
+    Attributes:
+        log_p: the log density at every point.
+        score: its gradient there.
+        by_weights: the gradient of the sum of all `log_p` in the weights of a network; None without one.
+        state: the new state of the network; None without one.
+    """
+
+    log_p: Float[Array, " s"]
+    score: Float[Array, "s p"]
+    by_weights: PyTree = None
+    state: PyTree = None
+
+
+class AbstractScored(eqx.Module):
+    """A density that evaluates all points in one pass, because it depends on more than x."""
+
+    @abstractmethod
+    def scores(self, x: Float[Array, "s p"]) -> Scores:
+        """Evaluate the log density and its gradients at some points."""
+
+
 class Estimate(NamedTuple):
     """Gradient of a loss, and the log weights of the particles that gave it.
 
@@ -32,11 +55,15 @@ class Estimate(NamedTuple):
         gradient: a pytree with the structure of the flow.
         log_weights: log p - log q.
         log_shares: log weights of the particles in a mean under q, up to a constant.
+        by_weights: gradient of the loss in the weights of a network; None without one.
+        state: the new state of the network; None without one.
     """
 
     gradient: PyTree
     log_weights: Float[Array, " s"]
     log_shares: Float[Array, " s"]
+    by_weights: PyTree = None
+    state: PyTree = None
 
 
 class Noise(NamedTuple):
@@ -82,21 +109,33 @@ def stratified_noise(flow: AbstractScoredFlow, keys: Key[Array, "2"], num: int, 
     return Noise(z, -jnp.log(1.0 - WIDE_FRACTION + WIDE_FRACTION * wide_ratio))
 
 
-def pathwise_gradient(flow: AbstractFlow, target: Density, z: Float[Array, "s p"]) -> Estimate:
+def scores_of(density: Density | AbstractScored, x: Float[Array, "s p"]) -> Scores:
+    """Evaluate a log density and its gradient at some points."""
+    if isinstance(density, AbstractScored):
+        return density.scores(x)
+    return Scores(*jax.vmap(jax.value_and_grad(density.log_density))(x))
+
+
+def pathwise_gradient(flow: AbstractFlow, target: Density | AbstractScored, z: Float[Array, "s p"]) -> Estimate:
     """Differentiate the ELBO through the samples and through log q (the paper's estimator)."""
 
-    def loss(flow):
+    def sample(flow):
         x, log_det = jax.vmap(flow.transform_and_log_det)(z)
-        log_q = jax.vmap(flow.base_log_prob)(z) - log_det
-        log_weights = jax.vmap(target.log_density)(x) - log_q
-        usable = jnp.isfinite(log_weights)
-        return -_mean_over(usable, jnp.where(usable, log_weights, 0.0)), log_weights
+        return x, jax.vmap(flow.base_log_prob)(z) - log_det
 
-    (_, log_weights), gradient = eqx.filter_value_and_grad(loss, has_aux=True)(flow)
-    return Estimate(gradient, log_weights, jnp.zeros_like(log_weights))
+    (x, log_q), pull_back = eqx.filter_vjp(sample, flow)
+    scores = scores_of(target, x)
+    log_weights = scores.log_p - log_q
+    usable = jnp.isfinite(log_weights)
+    num = jnp.maximum(jnp.sum(usable), 1)
+    # A score that is not finite where the density is makes the gradient so: the step is skipped.
+    (gradient,) = pull_back((jnp.where(usable[:, None], -scores.score, 0.0) / num, usable.astype(log_q.dtype) / num))
+    return Estimate(gradient, log_weights, jnp.zeros_like(log_weights), _of_loss(scores, num), scores.state)
 
 
-def path_gradient(flow: AbstractScoredFlow, target: Density, noise: Noise, power: Float[Array, ""]) -> Estimate:
+def path_gradient(
+    flow: AbstractScoredFlow, target: Density | AbstractScored, noise: Noise, power: Float[Array, ""]
+) -> Estimate:
     """Differentiate a divergence between q and the posterior through the samples only.
 
     For D = E_q[f(w)] with w = p / q, applying the reparameterization to the score term as well gives
@@ -117,14 +156,20 @@ def path_gradient(flow: AbstractScoredFlow, target: Density, noise: Noise, power
 
     with inlined(flow):
         x, pull_back, (log_det, score_q) = eqx.filter_vjp(sample, flow, has_aux=True)
-    log_p, score_p = jax.vmap(jax.value_and_grad(target.log_density))(x)
-    log_weights = log_p - (jax.vmap(flow.base_log_prob)(noise.z) - log_det)
-    pull = score_p - score_q
+    scores = scores_of(target, x)
+    log_weights = scores.log_p - (jax.vmap(flow.base_log_prob)(noise.z) - log_det)
+    pull = scores.score - score_q
     usable = jnp.isfinite(log_weights) & jnp.all(jnp.isfinite(pull), -1)
     weight = jnp.exp(power * jnp.maximum(_excess(log_weights, usable), 0.0) + noise.log_ratio)
     pull = jnp.where(usable[:, None], weight[:, None] * pull, 0.0)
-    (gradient,) = pull_back(-pull / jnp.maximum(jnp.sum(usable), 1))
-    return Estimate(gradient, log_weights, noise.log_ratio)
+    num = jnp.maximum(jnp.sum(usable), 1)
+    (gradient,) = pull_back(-pull / num)
+    return Estimate(gradient, log_weights, noise.log_ratio, _of_loss(scores, num), scores.state)
+
+
+def _of_loss(scores: Scores, num: Array) -> PyTree:
+    """Return the gradient of the mean loss in the weights of a network, whose particles all count as much."""
+    return jax.tree.map(lambda leaf: -leaf / num.astype(leaf.dtype), scores.by_weights)
 
 
 def _excess(log_weights: Float[Array, "*s"], usable: Bool[Array, "*s"]) -> Float[Array, "*s"]:
@@ -191,56 +236,3 @@ def _mixed(mixture, x, own, score):
     log_q = log_q + mixture.normalized_log_weights()[:, None, None]
     total = jax.nn.logsumexp(log_q, axis=0)
     return total, jnp.sum(jnp.exp(log_q - total)[..., None] * scores, 0)
-
-
-class JointEstimate(NamedTuple):
-    """Gradients of a loss by the flow and by network weights, the log weights, and auxiliary output of the density."""
-
-    flow: PyTree
-    weights: PyTree
-    log_weights: Float[Array, " s"]
-    extra: PyTree
-
-
-def joint_gradient(
-    flow: AbstractFlow,
-    density: Callable[[Float[Array, "s p"], PyTree], tuple[Float[Array, " s"], PyTree]],
-    weights: PyTree,
-    z: Float[Array, "s p"],
-    use_score: bool,
-) -> JointEstimate:
-    """Differentiate the ELBO by a flow and by network weights, with one pass through the density.
-
-    Args:
-        flow: the approximation.
-        density: returns log p at points (s, p) given the weights, and auxiliary output (the state of the network). It
-            may be an unbiased estimate from a batch of rows.
-        weights: network weights that are trained together with the flow, or None.
-        z: base noise.
-        use_score: use the path gradient (sticking the landing), which needs `flow.score`.
-    """
-    x, log_det = jax.vmap(flow.transform_and_log_det)(z)
-
-    def total(x, weights):
-        log_p, extra = density(x, weights)
-        usable = jnp.isfinite(log_p)
-        return jnp.sum(jnp.where(usable, log_p, 0.0)), (log_p, extra)
-
-    (score_p, by_weights), (log_p, extra) = jax.grad(total, argnums=(0, 1), has_aux=True)(x, weights)
-    log_weights = log_p - (jax.vmap(flow.base_log_prob)(z) - log_det)
-    pull = score_p - jax.vmap(flow.score)(z) if use_score else score_p  # type: ignore[attr-defined]
-    usable = jnp.isfinite(log_weights) & jnp.all(jnp.isfinite(pull), -1)
-    pull = stop_gradient(jnp.where(usable[:, None], pull, 0.0))
-
-    def loss(flow):
-        x, log_det = jax.vmap(flow.transform_and_log_det)(z)
-        return -_mean_over(usable, jnp.sum(pull * x, -1) + (0.0 if use_score else log_det))
-
-    num = jnp.maximum(jnp.sum(usable), 1)
-    by_weights = jax.tree.map(lambda leaf: -leaf / num.astype(leaf.dtype), by_weights)
-    return JointEstimate(eqx.filter_grad(loss)(flow), by_weights, log_weights, extra)
-
-
-def _mean_over(usable: Bool[Array, " s"], values: Float[Array, " s"]) -> Float[Array, ""]:
-    """Average over the usable particles; the others have no gradient."""
-    return jnp.sum(jnp.where(usable, values, 0.0)) / jnp.maximum(jnp.sum(usable), 1)

@@ -14,7 +14,8 @@ ALLOWED = {
     "accuracy": "diagnostics.agreement diagnostics.chains fit.engine fit.start plots.style",
     "adversarial": "diagnostics.verdict",
     "melanoma": (
-        "compiled fit.bar fit.batches fit.deadline fit.joint fit.jointly fit.settings fit.steps keys models.network "
+        "compiled fit.minibatches fit.run fit.settings fit.train.batches fit.train.loop fit.train.scan fit.train.state "
+        "keys models.network "
         "plots.components precision"
     ),
     "models": "diagnostics.chains models precision",
@@ -22,12 +23,13 @@ ALLOWED = {
     "paper": "plots.style",
     "posteriordb": "diagnostics.agreement precision",
     "speed": (
-        "diagnostics.chains fit.batches fit.building fit.chunk fit.evaluation fit.joint fit.jointly fit.settings "
-        "fit.start fit.steps fit.work flows.autoregressive flows.bernstein flows.conditioner flows.paper "
+        "diagnostics.chains fit.building fit.deadline fit.evaluation fit.minibatches fit.settings fit.start "
+        "fit.train.batches fit.train.objective fit.train.recipe fit.train.scan fit.train.state fit.train.steps "
+        "fit.work flows.autoregressive flows.bernstein flows.conditioner flows.paper "
         "flows.wide keys models models.base objectives plots.style precision target"
     ),
     "stan": "models target",
-    "stopping": "fit.engine fit.evaluation fit.loop fit.stopping keys precision",
+    "stopping": "fit.engine fit.evaluation fit.train.loop fit.train.recipe fit.train.stopping keys precision",
     "study": "diagnostics.chains files flows.families folders plots.style posterior.container text versions",
 }
 

@@ -33,13 +33,19 @@ class Enough(Exception):
 def install(setattr_=setattr):
     """Put the stand-ins in place, by a function like pytest's `monkeypatch.setattr`."""
     api = importlib.import_module("bernflow.fit.api")  # the name `bernflow.fit` is that of the function
-    setattr_(api, "fit_target", lambda target, settings, *_: _posterior(target.model, settings))
-    setattr_(api, "fit_jointly", lambda model, settings, *_: _posterior(model, settings))
+    setattr_(api, "fit_target", lambda target, settings, *_: _steps(target.model, settings))
+    setattr_(api, "fit_minibatches", lambda model, settings, *_: _steps(model, settings))
     setattr_(importlib.import_module("bernflow.posterior.nuts"), "run_nuts", _run_nuts)
     setattr_(bf, "calibrate", _stop_at(bf.calibrate))
     setattr_(bf, "from_stan", _stop_at(bf.from_stan))
     setattr_(bf.SemiStructured, "fit", _stop_at(bf.SemiStructured.fit))
     setattr_(SVI, "run", _stop_at(SVI.run))
+
+
+def _steps(model, settings):
+    """Ask for no steps."""
+    return _posterior(model, settings)
+    yield
 
 
 def _posterior(model, settings):

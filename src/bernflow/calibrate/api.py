@@ -43,7 +43,8 @@ def calibrate(
     family: Any = "bernstein",
     order: int | None = None,
     base: str | None = None,
-    steps: int = 1000,
+    steps: int | None = None,
+    tolerance: float | None = None,
     num_particles: int | None = None,
     optimizer: float | optax.GradientTransformation | None = None,
     precision: str | None = None,
@@ -53,9 +54,12 @@ def calibrate(
 ) -> Calibration:
     """Check model and fit together by simulation (Talts et al., 2018).
 
-    Parameters are drawn from the prior and data from the likelihood, many times. Every data set is fitted, all at once
-    and with one compilation, and the true parameters are ranked among the draws of the posterior. The ranks are
-    uniform if the density, its Jacobians and the fit are right. Draws of a flow are independent, so nothing is thinned.
+    Parameters are drawn from the prior and data from the likelihood, many times. Every data set is fitted as
+    `bernflow.fit` fits it, and the true parameters are ranked among the draws of the posterior. The ranks are uniform
+    if the density, its Jacobians and the fit are right. Draws of a flow are independent, so nothing is thinned.
+
+    All fits share what is compiled, and many take their training steps together; starts and verdicts are computed for
+    one data set after the other. With `steps` the verdict, which then changes no fit, is the short one by the weights.
 
     Args:
         model: a `bernflow.Model` with `likelihood`, or a NumPyro model function. Its observed values are replaced by
@@ -67,10 +71,11 @@ def calibrate(
         num_simulations: number of data sets.
         num_draws: number of draws that every parameter is ranked among.
         key: integer seed or `jax.random.key`; the same call gives the same result.
-        family: see `bernflow.fit`; the flows of flowjax are not available here.
+        family: see `bernflow.fit`.
         order: see `bernflow.fit`.
         base: see `bernflow.fit`.
-        steps: number of training steps of every fit.
+        steps: number of training steps of every fit. If None (default), each stops at `tolerance`.
+        tolerance: see `bernflow.fit`.
         num_particles: see `bernflow.fit`.
         optimizer: see `bernflow.fit`.
         precision: see `bernflow.fit`.
@@ -89,6 +94,7 @@ def calibrate(
         "order": order,
         "base": base,
         "steps": steps,
+        "tolerance": tolerance,
         "num_particles": num_particles,
         "optimizer": optimizer,
         "precision": precision,

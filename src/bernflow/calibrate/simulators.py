@@ -8,11 +8,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Key, PyTree
+from jaxtyping import Array, Float, Key, PyTree, UInt32
+from numpyro.distributions.constraints import Constraint
 
 from bernflow.errors import ArgumentError, ModelError
 from bernflow.models import AbstractModel, Model, as_model
-from bernflow.models.base import AbstractJointModel, AbstractMappedModel, Theta
+from bernflow.models.base import AbstractJointModel, AbstractMappedModel, Site, Theta
 from bernflow.models.inputs import Opaque, name_of, user_code
 from bernflow.models.numpyro import NumPyroModel
 from bernflow.precision import float_dtype
@@ -48,17 +49,21 @@ class ModelSimulator(AbstractSimulator):
 
 
 class FunctionSimulator(AbstractSimulator):
-    """Calls a function of the user's. Its model may hold data anywhere, so that the key stands for them."""
+    """Calls a function of the user's. Its model may hold data anywhere, so that a key stands for them."""
 
     function: Callable = eqx.field(static=True)
 
-    def draw(self, key: Key[Array, ""]) -> tuple[Theta, Key[Array, ""]]:
-        """Return parameters drawn from the prior, and the key that makes the same model again."""
-        return self._call(key)[0], key
+    def draw(self, key: Key[Array, ""]) -> tuple[Theta, UInt32[Array, "2"]]:
+        """Return parameters drawn from the prior, and the numbers of the key that makes the same model again."""
+        return self._call(key)[0], jax.random.key_data(key)
 
-    def model(self, data: Key[Array, ""]) -> AbstractModel:
+    def model(self, data: UInt32[Array, "2"]) -> "SimulatedModel":
         """Return the model that belongs to a key."""
-        return self._call(data)[1]
+        return SimulatedModel(self, data)
+
+    def build(self, data: UInt32[Array, "2"]) -> AbstractModel:
+        """Call the function for its model."""
+        return self._call(jax.random.wrap_key_data(data, impl="threefry2x32"))[1]
 
     def _call(self, key: Key[Array, ""]) -> tuple[Theta, AbstractModel]:
         what = f"simulate={name_of(self.function)}"
@@ -78,6 +83,60 @@ class FunctionSimulator(AbstractSimulator):
             )
         model = as_model(result[1])
         return _checked(what, result[0], model), model
+
+
+class SimulatedModel(AbstractModel):
+    """The model of one call of a user's function, which is called again wherever its model is needed.
+
+    What is compiled for one data set then serves every other one: they differ in their key alone.
+    """
+
+    simulator: FunctionSimulator
+    data: UInt32[Array, "2"]
+    sites: tuple[Site, ...]
+
+    def __init__(self, simulator: FunctionSimulator, data: UInt32[Array, "2"]):
+        self.simulator, self.data = simulator, data
+        self.sites = self._model().sites
+
+    def log_density(self, theta: Theta) -> Float[Array, ""]:
+        """Evaluate log prior + log likelihood at theta, without any Jacobian."""
+        return self._model().log_density(theta)
+
+    def log_terms(self, theta: Theta) -> Theta:
+        """Split `log_density` into one summed term per site."""
+        return self._model().log_terms(theta)
+
+    def support_of(self, name: str, theta: Theta) -> Constraint:
+        """Return the support of a site given those before it."""
+        return self._model().support_of(name, theta)
+
+    def sample_prior(self, key: Key[Array, ""]) -> Theta | None:
+        """Draw every site from the prior, if the model can."""
+        return self._model().sample_prior(key)
+
+    def initial(self) -> Theta | None:
+        """Return the point that the user gave as a start, or None."""
+        return self._model().initial()
+
+    def observed(self) -> Theta:
+        """Return the observed data by name."""
+        return self._model().observed()
+
+    def log_likelihood(self, theta: Theta) -> Theta:
+        """Evaluate the pointwise log likelihood of every observed site."""
+        return self._model().log_likelihood(theta)
+
+    def deterministic(self, theta: Theta) -> Theta:
+        """Evaluate the quantities that the model derives from its parameters."""
+        return self._model().deterministic(theta)
+
+    def predict(self, key: Key[Array, ""], theta: Theta, *args: Any, **kwargs: Any) -> Theta:
+        """Draw new observations given theta."""
+        return self._model().predict(key, theta, *args, **kwargs)
+
+    def _model(self) -> AbstractModel:
+        return self.simulator.build(self.data)
 
 
 def from_model(model: Any, args: tuple, kwargs: dict[str, Any]) -> ModelSimulator:

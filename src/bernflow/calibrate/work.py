@@ -17,11 +17,12 @@ from bernflow.calibrate import blocks, fitting, ranking, simulators
 from bernflow.calibrate.blocks import Sample
 from bernflow.calibrate.simulators import AbstractSimulator
 from bernflow.diagnostics.verdict import Verdict
-from bernflow.errors import ArgumentError, BernflowError
+from bernflow.errors import BernflowError
 from bernflow.fit.settings import Settings, resolve_settings
 from bernflow.keys import GENERATOR, portable
 from bernflow.many.pool import Failure, Pool
 from bernflow.models.base import Theta
+from bernflow.posterior import sampling
 from bernflow.precision import use_precision
 from bernflow.target import Target
 from bernflow.watched import is_watched
@@ -70,16 +71,8 @@ class Block(NamedTuple):
 
 
 def settings_of(choices: dict[str, Any]) -> Settings:
-    """Resolve the settings of the fits, and refuse what cannot be fitted many at once."""
-    if choices["steps"] is None:
-        raise ArgumentError("steps=None: expected a number of steps, because all data sets are fitted at once.")
-    settings = resolve_settings(**choices, restarts=None, components=1)
-    if not settings.family.compiled:
-        raise ArgumentError(
-            f"family={settings.family_name!r}: flows of flowjax cannot be built for many data sets at once. Choose a "
-            "family of bernflow, or fit simulated data one by one with bf.fit."
-        )
-    return settings
+    """Resolve the settings of the fits."""
+    return resolve_settings(**choices, restarts=None, components=None)
 
 
 def prepare(request: Request) -> Prepared:
@@ -144,10 +137,11 @@ def _in_worker(request: Request, size: int, number: int) -> Block:
 
 
 def _fit(request: Request, prepared: Prepared, size: int, number: int) -> Block:
-    simulator, target, settings = prepared
+    simulator, _, settings = prepared
     simulation_key, noise = (jax.random.fold_in(_key(data), number) for data in request.keys)
     simulated = blocks.simulate_block(simulator, jax.random.split(simulation_key, size))
-    sample = fitting.fit_block(simulator, *simulated, noise, target, settings, request.num_draws, request.weighted)
+    num_draws = request.num_draws * (sampling.OVERSAMPLING if request.weighted else 1)
+    sample = fitting.fit_block(simulator, *simulated, noise, settings, num_draws)
     wanted = min(size, request.num - number * size)
     theta, sample = jax.tree.map(lambda leaf: np.asarray(leaf[:wanted]), (simulated[0], sample))
     verdicts = [ranking.verdict_of(row) for row in sample.log_weights]

@@ -7,8 +7,10 @@ import numpy as np
 from bernflow import background, preflight
 from bernflow.background import Effort
 from bernflow.fit.building import prepare_flows, zero_flows
-from bernflow.fit.chunk import prepare_chunk
 from bernflow.fit.settings import Settings
+from bernflow.fit.train.objective import AllRows
+from bernflow.fit.train.recipe import recipe_for
+from bernflow.fit.train.steps import prepare_chunk
 from bernflow.fit.wide_start import finder
 from bernflow.flows.base import AbstractFlow
 from bernflow.keys import as_key
@@ -21,15 +23,7 @@ MAX_ROWS_TRAINED = 10_000
 
 def prepare_steps(flows: AbstractFlow, target: Target, settings: Settings) -> None:
     """Begin to compile the training steps of flows of these shapes."""
-    prepare_chunk(
-        flows,
-        target,
-        optimizer=settings.optimizer,
-        num_particles=settings.num_particles,
-        use_score=settings.trains_by_score(flows),
-        tolerance=settings.tolerance,
-        piece=settings.piece,
-    )
+    prepare_chunk(flows, AllRows(target), recipe_for(settings, flows))
 
 
 def compile_ahead(

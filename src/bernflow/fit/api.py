@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import optax
 from jax.sharding import Mesh
+from jaxtyping import Array, Key
 
 from bernflow.background import without_pauses
 from bernflow.errors import ArgumentError
@@ -18,14 +19,16 @@ from bernflow.fit.automatic import fit_target
 from bernflow.fit.bar import Bar
 from bernflow.fit.deadline import PIECE, Deadline
 from bernflow.fit.devices import Devices, as_mesh
-from bernflow.fit.engine import stacked, train_and_judge, warn_if_poor
+from bernflow.fit.engine import Stage, stacked, train_and_judge, warn_if_poor
 from bernflow.fit.identity import identify
-from bernflow.fit.jointly import fit_jointly, is_joint
 from bernflow.fit.judging import DIAGNOSTIC_PRECISION
 from bernflow.fit.mappings import forget_if_crowded
+from bernflow.fit.minibatches import fit_minibatches, needs_batches
 from bernflow.fit.refining import announce, better
-from bernflow.fit.resume import Resumption, claim_folder
-from bernflow.fit.settings import check_count, resolve_settings
+from bernflow.fit.run import Run
+from bernflow.fit.settings import Settings, check_count, resolve_settings
+from bernflow.fit.train.loop import run_alone
+from bernflow.fit.train.resume import Resumption, claim_folder
 from bernflow.flows.external import FlowjaxFlow
 from bernflow.flows.mixture import Mixture
 from bernflow.forks import check_not_forked
@@ -98,7 +101,7 @@ def fit(
             trains on, and may have another limit.
         num_particles: draws per step (default 32; 10 for the paper's family).
         restarts: number of fits from different starts, trained at once; the best is returned, and the others tell
-            whether it misses a mode (default 1).
+            whether it misses a mode (default 1). Not for batches of rows without a network.
         components: largest number of components of a mixture of flows, for separate modes. None (default) fits one
             flow and, without `steps`, a mixture where other starts find mass that it misses, or where it is not good,
             they lie in several places and more than 0.01 nats may be gained (up to 64 dimensions).
@@ -148,12 +151,7 @@ def fit(
         checks=checks,
     )
     if time_limit is not None:
-        settings = dataclasses.replace(settings, piece=PIECE)
-        if jax.process_count() > 1:
-            raise ArgumentError(
-                f"time_limit={time_limit!r}: the processes of one run would stop after different steps. Give steps "
-                "instead."
-            )
+        settings = _with_limit(settings, time_limit)
     if batch_size is not None:
         check_count("batch_size", batch_size, 0)
     random_key = as_key(key)
@@ -164,43 +162,56 @@ def fit(
         with compiled_code(), mesh_of_fit, use_precision(settings.precision):
             with without_pauses():
                 accepted = as_model(model, model_args, model_kwargs)
-            if batch_size is not None and not isinstance(accepted, AbstractJointModel):
-                raise ArgumentError(
-                    f"batch_size={batch_size}: a {type(accepted).__name__} is not made of rows that could be taken in "
-                    "batches. Leave it out, or give a bf.Model, a NumPyro model with numpyro.plate(..., "
-                    "subsample_size=), or a PyMC model with pm.Minibatch."
-                )
-            if devices is not None:
-                devices.check(accepted)
-            resumption = None
+            _check_model(accepted, batch_size, devices)
+            run = Run(deadline, bar, refine, None, devices)
             if resume is not None:
                 folder = claims.enter_context(claim_folder(resume))  # before anything is computed
                 identity = identify(accepted, settings, random_key, batch_size)
-                resumption = Resumption(folder, identity if devices is None else devices.common(identity))
-                # No process has all rows of a fit whose processes have rows of their own.
-                finished = resumption.finished(None if devices and devices.own_rows else accepted, refine)
-                if finished is not None:
-                    warn_if_poor(finished)
-                    return finished
-            if isinstance(accepted, AbstractJointModel) and is_joint(accepted, batch_size):
-                if tolerance is not None:
-                    raise ArgumentError(
-                        f"tolerance={tolerance!r}: batches of rows are trained on for a number of steps. Leave it out, "
-                        "or give steps."
-                    )
-                posterior = fit_jointly(
-                    accepted, settings, random_key, batch_size, bar, deadline, refine, None, resumption, devices
-                )
-            else:
-                posterior = fit_target(
-                    Target(accepted), settings, random_key, bar, deadline, refine, resumption, devices
-                )
+                run = dataclasses.replace(run, resumption=Resumption(folder, run.common(identity)))
+            posterior = _fit(accepted, settings, random_key, batch_size, run)
         warn_if_poor(posterior)
-        if devices is not None and devices.own_rows:
-            # No process has all rows: weights and predictions from one's own would be wrong.
-            posterior.model = None
-        if resumption is not None and not (posterior.settings["interrupted"] or posterior.settings["out_of_time"]):
-            resumption.finish(posterior)
+    return posterior
+
+
+def _with_limit(settings: Settings, time_limit: float) -> Settings:
+    """Return settings for a fit that looks at the clock."""
+    if jax.process_count() > 1:
+        raise ArgumentError(
+            f"time_limit={time_limit!r}: the processes of one run would stop after different steps. Give steps instead."
+        )
+    return dataclasses.replace(settings, piece=PIECE)
+
+
+def _check_model(model: AbstractModel, batch_size: int | None, devices: Devices | None) -> None:
+    """Refuse batches, or devices, for a model that cannot be spread over them."""
+    if batch_size is not None and not isinstance(model, AbstractJointModel):
+        raise ArgumentError(
+            f"batch_size={batch_size}: a {type(model).__name__} is not made of rows that could be taken in batches. "
+            "Leave it out, or give a bf.Model, a NumPyro model with numpyro.plate(..., subsample_size=), or a PyMC "
+            "model with pm.Minibatch."
+        )
+    if devices is not None:
+        devices.check(model)
+
+
+def _fit(model: AbstractModel, settings: Settings, key: Key[Array, ""], batch_size: int | None, run: Run) -> Posterior:
+    """Fit a model on batches or on all rows, unless a call before has come to its end."""
+    has_own_rows = run.devices is not None and run.devices.own_rows
+    if run.resumption is not None:
+        # No process has all rows of a fit whose processes have rows of their own.
+        finished = run.resumption.finished(None if has_own_rows else model, refine)
+        if finished is not None:
+            return finished
+    if isinstance(model, AbstractJointModel) and needs_batches(model, batch_size):
+        steps = fit_minibatches(model, settings, key, run, batch_size)
+    else:
+        steps = fit_target(Target(model), settings, key, run)
+    posterior = run_alone(steps)
+    if has_own_rows:
+        # No process has all rows: weights and predictions from one's own would be wrong.
+        posterior.model = None
+    if run.resumption is not None and not (posterior.settings["interrupted"] or posterior.settings["out_of_time"]):
+        run.resumption.finish(posterior)
     return posterior
 
 
@@ -232,8 +243,9 @@ def refine(
             )
     announce(posterior, steps, progress)
     deadline = Deadline.start()
-    with Bar(progress, deadline, "refine") as bar:
-        refined, _ = train_and_judge(target, settings, flows, as_key(key), bar, deadline, refine, earlier=posterior)
+    with Bar(progress, deadline, "refine") as bar, use_precision(settings.precision):
+        run, stage = Run(deadline, bar, refine), Stage(earlier=posterior)
+        refined, _ = run_alone(train_and_judge(target, settings, flows, as_key(key), run, stage))
     kept = better(refined, posterior)
     warn_if_poor(kept)
     return kept

@@ -2,6 +2,7 @@
 
 import dataclasses
 import warnings
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -10,13 +11,10 @@ from jaxtyping import Array, Key
 from bernflow.diagnostics.elsewhere import MEAN_ERROR
 from bernflow.diagnostics.verdict import MISSING_USABLE
 from bernflow.errors import BernflowError
-from bernflow.fit.bar import Bar
-from bernflow.fit.chunk import num_stacked
 from bernflow.fit.deadline import STAGE_SHARE, Deadline
-from bernflow.fit.devices import Devices
 from bernflow.fit.differences import DifferencedTarget
 from bernflow.fit.engine import (
-    Refiner,
+    Stage,
     find_starts,
     informed_flows,
     initial_flows,
@@ -27,10 +25,12 @@ from bernflow.fit.engine import (
 )
 from bernflow.fit.modes import distinct_places
 from bernflow.fit.probes import stack
-from bernflow.fit.resume import Resumption
+from bernflow.fit.run import Run
 from bernflow.fit.settings import PART_GAIN, Settings
 from bernflow.fit.start import Gaussian
 from bernflow.fit.tally import counting
+from bernflow.fit.train.loop import Steps
+from bernflow.fit.train.state import num_stacked
 from bernflow.flows.base import AbstractDistribution, AbstractFlow
 from bernflow.keys import nth, spawn
 from bernflow.posterior import Posterior
@@ -53,85 +53,84 @@ TOGETHER_GOAL = 0.1
 MIXTURE_SECONDS = 20.0
 
 
-def fit_target(
-    target: Target,
-    settings: Settings,
-    key: Key[Array, ""],
-    bar: Bar,
-    deadline: Deadline,
-    refiner: Refiner,
-    resumption: Resumption | None = None,
-    devices: Devices | None = None,
-) -> Posterior:
-    """Fit one flow; several where it misses mass that other starts found, or may gain from those that lie elsewhere."""
+def fit_target(target: Target, settings: Settings, key: Key[Array, ""], run: Run) -> Steps[Posterior]:
+    """Fit one flow; several where it misses mass that other starts found, or may gain from those that lie elsewhere.
+
+    To be called in the precision of the settings.
+    """
     start_key, flow_key, train_key = spawn(key, 3)
     settings = settings.in_dimension(target.dim)
     with counting() as tally:
         try:
-            flows, probes = initial_flows(target, settings, start_key, flow_key, devices, deadline)
+            flows, probes = initial_flows(target, settings, start_key, flow_key, run)
         except (jax.errors.JaxRuntimeError, NotImplementedError, TypeError, ValueError) as error:
-            if isinstance(error, BernflowError) or devices is not None:
+            if isinstance(error, BernflowError) or run.devices is not None:
                 raise
             target = DifferencedTarget(target.model)
-            flows, probes = initial_flows(target, settings, start_key, flow_key, devices, deadline)
+            flows, probes = initial_flows(target, settings, start_key, flow_key, run)
             _warn_differences(error)
-    if probes is None and settings.checks.thorough and settings.family.use_start and devices is None:
-        probes = find_starts(target, num_starts(target.dim), nth(start_key, 2), devices)
-
-    def train(
-        loop: str,
-        settings: Settings,
-        flows: AbstractDistribution,
-        key: Key[Array, ""],
-        probes: Gaussian | None,
-        goal: float | None = None,
-    ) -> tuple[Posterior, Gaussian | None]:
-        memory = None if resumption is None else resumption.loop(loop)
-        posterior, missed = train_and_judge(
-            target,
-            settings,
-            flows,
-            key,
-            bar,
-            deadline,
-            refiner,
-            goal=goal,
-            probes=probes,
-            memory=memory,
-            devices=devices,
-        )
-        # Other searches for a start run in compiled code, which counts nothing.
-        posterior.settings["start_gradients"] = tally.num or None
-        return posterior, missed
-
-    def mix(
-        alone: str, settings: Settings, flows: AbstractFlow, key: Key[Array, ""], probes: Gaussian | None
-    ) -> Posterior:
-        """Train flows as the parts of one mixture; where that does not end well, each alone, and take the better."""
-        mixture = None
-        if settings.trains_together(flows):
-            mixture = share(flows, target, settings, nth(key, 3), devices)
-        if mixture is None:
-            return train(alone, settings, flows, key, probes)[0]
-        bar.stage(f"mixture of {num_stacked(flows)}")
-        shared, _ = train("together", settings, mixture, nth(key, 4), probes, TOGETHER_GOAL)
-        if shared.diagnostics.verdict == "good" or _was_cut_short(shared):
-            return shared
-        if not deadline.allows_stage(MIXTURE_SECONDS):
-            return _without(shared, "each flow was trained alone", deadline)
-        bar.stage(f"{num_stacked(flows)} flows, each alone")
-        return _better(shared, train(alone, settings, flows, key, probes)[0])
-
+    if probes is None and settings.checks.thorough and settings.family.use_start and run.devices is None:
+        probes = find_starts(target, num_starts(target.dim), nth(start_key, 2), run)
+    # Other searches for a start run in compiled code, which counts nothing.
+    fits = _Fits(target, run, tally.num or None)
     if (settings.components or 1) > 1:
-        return mix("flow", settings, flows, train_key, probes)
-    posterior, missed = train("flow", settings, flows, train_key, probes)
+        return (yield from fits.mix(settings, flows, train_key, Stage(probes=probes)))
+    posterior, missed = yield from fits.train(settings, flows, train_key, Stage(probes=probes))
     if probes is None or not _may_mix(settings, target, posterior, probes):
         return posterior
-    if not deadline.allows_stage(MIXTURE_SECONDS):
-        return _without(posterior, "a mixture was fitted", deadline)
-    bar.stage("mixture")
-    again_key, flow_key, train_key = spawn(nth(key, 3), 3)
-    starts = find_starts(target, NUM_PATHS, again_key, devices, deadline=deadline, least_left=STAGE_SHARE / 2)
+    return (yield from _with_mixture(posterior, missed, settings, nth(key, 3), fits))
+
+
+class _Fits(NamedTuple):
+    """Trains flows on one target, several times if need be.
+
+    Attributes:
+        target: the posterior.
+        run: the surroundings of the fit.
+        start_gradients: number of gradients that the search for a start took, if known.
+    """
+
+    target: Target
+    run: Run
+    start_gradients: int | None
+
+    def train(
+        self, settings: Settings, flows: AbstractDistribution, key: Key[Array, ""], stage: Stage
+    ) -> Steps[tuple[Posterior, Gaussian | None]]:
+        """Train and judge."""
+        posterior, missed = yield from train_and_judge(self.target, settings, flows, key, self.run, stage)
+        posterior.settings["start_gradients"] = self.start_gradients
+        return posterior, missed
+
+    def mix(self, settings: Settings, flows: AbstractFlow, key: Key[Array, ""], alone: Stage) -> Steps[Posterior]:
+        """Train flows as the parts of one mixture; where that does not end well, each alone, and take the better."""
+        run, mixture = self.run, None
+        if settings.trains_together(flows):
+            mixture = share(flows, self.target, settings, nth(key, 3), run)
+        if mixture is None:
+            return (yield from self.train(settings, flows, key, alone))[0]
+        run.bar.stage(f"mixture of {num_stacked(flows)}")
+        together = Stage("together", alone.probes, TOGETHER_GOAL)
+        shared, _ = yield from self.train(settings, mixture, nth(key, 4), together)
+        if shared.diagnostics.verdict == "good" or _was_cut_short(shared):
+            return shared
+        if not run.deadline.allows_stage(MIXTURE_SECONDS):
+            return _without(shared, "each flow was trained alone", run.deadline)
+        run.bar.stage(f"{num_stacked(flows)} flows, each alone")
+        posterior, _ = yield from self.train(settings, flows, key, alone)
+        return _better(shared, posterior)
+
+
+def _with_mixture(
+    posterior: Posterior, missed: Gaussian | None, settings: Settings, key: Key[Array, ""], fits: _Fits
+) -> Steps[Posterior]:
+    """Return the better of a fit and a mixture with parts where other starts lie, or mass was found that it misses."""
+    target, run = fits.target, fits.run
+    if not run.deadline.allows_stage(MIXTURE_SECONDS):
+        return _without(posterior, "a mixture was fitted", run.deadline)
+    run.bar.stage("mixture")
+    again_key, flow_key, train_key = spawn(key, 3)
+    starts = find_starts(target, NUM_PATHS, again_key, run, least_left=STAGE_SHARE / 2)
     starts, places = _with_missed(starts, _promising(starts, posterior.diagnostics.elbo), missed)
     if len(places) < 2:
         return posterior
@@ -139,10 +138,11 @@ def fit_target(
     if _misses(posterior):  # mass that only moments notice is worth no more nats than its share
         least = LEAST_OF_SHARE * (posterior.diagnostics.missing_mass or 0.0)
         several = dataclasses.replace(several, part_gain=min(PART_GAIN, least))
-    flows = informed_flows(target, several, starts, np.array(places), flow_key, devices)
-    if not deadline.has_left(STAGE_SHARE / 2):
-        return _without(posterior, "a mixture was fitted", deadline)
-    return _better(posterior, mix("mixture", several, flows, train_key, starts))
+    flows = informed_flows(run.spread(target), several, starts, np.array(places), flow_key)
+    if not run.deadline.has_left(STAGE_SHARE / 2):
+        return _without(posterior, "a mixture was fitted", run.deadline)
+    mixture = yield from fits.mix(several, flows, train_key, Stage("mixture", starts))
+    return _better(posterior, mixture)
 
 
 def _warn_differences(error: Exception) -> None:

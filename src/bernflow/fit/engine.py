@@ -2,8 +2,7 @@
 
 import dataclasses
 import warnings
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -11,25 +10,29 @@ import numpy as np
 from jaxtyping import Array, Int, Key
 
 from bernflow.background import Effort, without_pauses
-from bernflow.diagnostics.verdict import Diagnostics
+from bernflow.diagnostics.verdict import Diagnostics, judge
 from bernflow.fit import modes
 from bernflow.fit.ahead import compile_ahead
-from bernflow.fit.bar import Bar
 from bernflow.fit.building import flows_at
-from bernflow.fit.chunk import Trainee, begin, gradients_per_step
 from bernflow.fit.deadline import Deadline, Pace
-from bernflow.fit.devices import Devices
+from bernflow.fit.evaluation import num_evaluation_draws, weigh
 from bernflow.fit.final import Evidence, final_judgment
-from bernflow.fit.interruption import Interruption
 from bernflow.fit.judging import DIAGNOSTIC_PRECISION, Look, cast, choose, look
-from bernflow.fit.loop import LONG_CYCLE, LONG_CYCLE_IN_REFINING, Method, Place, train
 from bernflow.fit.powers import find_powers
-from bernflow.fit.progress import Recorder
-from bernflow.fit.resume import LoopMemory
 from bernflow.fit.rotation import find_rotation
+from bernflow.fit.run import Run
 from bernflow.fit.settings import Settings
 from bernflow.fit.start import Gaussian
 from bernflow.fit.structured_start import MIN_DIM, structured_start
+from bernflow.fit.train.draws import Draws
+from bernflow.fit.train.loop import LoopState, Steps, Trained, Training, Watch
+from bernflow.fit.train.objective import AllRows
+from bernflow.fit.train.progress import Recorder
+from bernflow.fit.train.recipe import recipe_for
+from bernflow.fit.train.resume import Memory
+from bernflow.fit.train.state import TrainState, begin
+from bernflow.fit.train.steps import gradients_per_step
+from bernflow.fit.train.stopping import LONG_CYCLE, LONG_CYCLE_IN_REFINING, StoppingRule
 from bernflow.fit.wide_start import finder
 from bernflow.fit.work import effort_for_start
 from bernflow.flows.affine import DiagonalAffine
@@ -50,55 +53,45 @@ from bernflow.versions import version_of
 NUM_STARTS = 8
 # Under a time limit, the least share of it that must be left after the search for starts.
 LEFT_AFTER_STARTS = 0.5
+# The noise of evaluations is derived beside that of the steps, which count from zero.
+EVALUATION_KEY = 2**31 - 1
 
-Refiner = Callable[..., Posterior]
 Distribution = TypeVar("Distribution", bound=AbstractDistribution)
 
 
 @without_pauses()
 def initial_flows(
-    target: Target,
-    settings: Settings,
-    start_key: Key[Array, ""],
-    flow_key: Key[Array, ""],
-    devices: Devices | None = None,
-    deadline: Deadline | None = None,
+    target: Target, settings: Settings, start_key: Key[Array, ""], flow_key: Key[Array, ""], run: Run
 ) -> tuple[AbstractFlow, Gaussian | None]:
     """Return one flow per restart, stacked, each at a start of its own, and all starts that were found.
 
-    The search for them ends early enough for the `deadline`.
+    The search for them ends early enough for the deadline of the `run`.
     """
-    deadline = deadline or Deadline.start()
     settings.family.check(target.dim)
     num = max(num_starts(target.dim), settings.restarts * (4 if settings.restarts > 1 else 1))
-    if settings.family.mixes and settings.restarts == 1 and target.dim >= MIN_DIM and devices is None:
-        flow = structured_start(target, settings, nth(start_key, 1), deadline)
+    if settings.family.mixes and settings.restarts == 1 and target.dim >= MIN_DIM and run.devices is None:
+        flow = structured_start(target, settings, nth(start_key, 1), run.deadline)
         if flow is not None:
             return flow, None
     if settings.family.use_start:
-        starts = find_starts(target, num, start_key, devices, settings, deadline)
+        starts = find_starts(target, num, start_key, run, None if run.is_one_of_many else settings)
         chosen = np.array(modes.distinct_starts(starts, settings.restarts))
-        return informed_flows(target, settings, starts, chosen, flow_key, devices), starts
-    spread, points_key = _spread(target, devices), nth(start_key, 0)
+        return informed_flows(run.spread(target), settings, starts, chosen, flow_key), starts
+    spread, points_key = run.spread(target), nth(start_key, 0)
     points = usable_starts(spread, starting_points(spread, points_key, num), points_key)
     same = jax.tree.map(lambda leaf: leaf[None], Gaussian(points[0], unit_factor(target.dim), np.zeros(())))
     return flows_at(settings, target.dim, same, np.zeros(settings.restarts, int), flow_key), None
 
 
 def informed_flows(
-    target: Target,
-    settings: Settings,
-    starts: Gaussian,
-    chosen: Int[np.ndarray, " r"],
-    key: Key[Array, ""],
-    devices: Devices | None,
+    target: Target, settings: Settings, starts: Gaussian, chosen: Int[np.ndarray, " r"], key: Key[Array, ""]
 ) -> AbstractFlow:
     """Return stacked flows at chosen starts that know what the density tells: axes near them, tails far from them."""
     flows = flows_at(settings, target.dim, starts, chosen, key)
     # In more dimensions a matrix of axes is too large.
     if not isinstance(flows, BernsteinFlow | WideBernsteinFlow) or not is_dense(target.dim):
         return flows
-    target, starts = _spread(target, devices), starts.at(chosen)
+    starts = starts.at(chosen)
     if isinstance(flows.outer, DiagonalAffine):  # its dimensions are those of the parameters
         starts = starts._replace(factor=np.eye(target.dim) * np.asarray(flows.outer.start_scale)[:, None])
     elif isinstance(flows, WideBernsteinFlow):
@@ -123,26 +116,25 @@ def find_starts(
     target: Target,
     num: int,
     key: Key[Array, ""],
-    devices: Devices | None = None,
+    run: Run,
     next_fit: Settings | None = None,
-    deadline: Deadline | None = None,
     least_left: float = LEFT_AFTER_STARTS,
 ) -> Gaussian:
     """Return the Gaussians that Newton paths from so many points have found, stacked, the best first, on the host.
 
-    Meanwhile what a fit with settings `next_fit` needs is compiled. Under a `deadline` paths are followed one after the
+    Meanwhile what a fit with settings `next_fit` needs is compiled. Under a time limit paths are followed one after the
     other as long as this share of the time limit is left.
     """
-    deadline = deadline or Deadline.start()
-    at_once = num if deadline.limit is None or devices is not None else 1
-    spread = _spread(target, devices)
+    at_once = num if run.deadline.limit is None or run.devices is not None else 1
+    spread = run.spread(target)
     # Processes that share the rows must compile the same: they may have different numbers of them.
-    effort = effort_for_start(target) if devices is None else Effort.LIGHT
+    effort = effort_for_start(target) if run.devices is None else Effort.LIGHT
     # Arrays spread over devices would have to lie where they will.
-    if next_fit is not None and devices is None:
+    if next_fit is not None and run.devices is None:
         compile_ahead(target, next_fit, num, effort, at_once)
     points_key, path_key = spawn(key, 2)
-    check_output(target)
+    if not run.is_one_of_many:  # the first of them was checked
+        check_output(target)
     points = starting_points(spread, points_key, num)
     find = finder(target.dim).with_effort(effort)
 
@@ -150,7 +142,7 @@ def find_starts(
         parts: list[Gaussian] = []
         for batch in [points] if at_once == num else np.split(np.asarray(points), num):
             parts.append(jax.tree.map(np.asarray, find(spread, batch, path_key)))
-            if not np.isnan(parts[-1].elbo).all() and not deadline.has_left(least_left):
+            if not np.isnan(parts[-1].elbo).all() and not run.deadline.has_left(least_left):
                 break
         together = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
         return together.at(np.argsort(-together.elbo, kind="stable"))
@@ -163,115 +155,161 @@ def find_starts(
     return jax.tree.map(lambda leaf: leaf[sound[np.arange(num) % len(sound)]], found)
 
 
-def _spread(target: Target, devices: Devices | None) -> Target:
-    """Return the target with its rows on the devices, if there are any."""
-    return target if devices is None else Target(devices.spread(target.model))
-
-
 def num_starts(dim: int) -> int:
     """Choose the number of Newton paths; in many dimensions each costs a large eigendecomposition per step."""
     return NUM_STARTS if dim <= 100 else 4 if dim <= 300 else 2
 
 
+class Stage(NamedTuple):
+    """What tells one training of a fit from the others.
+
+    Attributes:
+        name: of its checkpoint.
+        probes: Gaussians that the starts have found, which tell of modes that the flows may miss.
+        goal: training ends early where its first cycle does not come within so many nats of the posterior.
+        earlier: the posterior that is trained on.
+    """
+
+    name: str = "flow"
+    probes: Gaussian | None = None
+    goal: float | None = None
+    earlier: Posterior | None = None
+
+
 def train_and_judge(
-    target: Target,
-    settings: Settings,
-    flows: AbstractDistribution,
-    key: Key[Array, ""],
-    bar: Bar,
-    deadline: Deadline,
-    refiner: Refiner,
-    *,
-    goal: float | None = None,
-    probes: Gaussian | None = None,
-    earlier: Posterior | None = None,
-    memory: LoopMemory | None = None,
-    devices: Devices | None = None,
-) -> tuple[Posterior, Gaussian | None]:
+    target: Target, settings: Settings, flows: AbstractDistribution, key: Key[Array, ""], run: Run, stage: Stage
+) -> Steps[tuple[Posterior, Gaussian | None]]:
     """Train stacked flows, choose or mix, judge, and wrap up.
 
     With the posterior come Gaussians where mass was found that it misses.
 
-    Flows are trained each by itself; one mixture, stacked like them, is trained as a whole. Training ends early where
-    its first cycle does not come within `goal` nats of the posterior. `probes` tell of modes that the flows may miss,
-    `memory` outlives the process, and over `devices` the rows are spread while the fit lasts. Training ends early
-    enough for the verdict to be there by the `deadline`.
+    Flows are trained each by itself; one mixture, stacked like them, is trained as a whole. Training ends early enough
+    for the verdict to be there by the deadline. It is to be called in the precision of the settings.
     """
-    use_score = settings.trains_by_score(flows)
-    method = Method(
-        optimizer=settings.optimizer,
-        learning_rate=settings.rate_in(target.dim),
-        constant_rate=settings.family.paper_recipe,
-        num_particles=settings.num_particles,
-        use_score=use_score,
-        cover=settings.family.cover,
-        tolerance=settings.tolerance,
-        piece=settings.piece,
-        long_cycle=LONG_CYCLE if earlier is None else LONG_CYCLE_IN_REFINING,
-    )
-    pace = Pace(deadline)
+    recipe, pace = recipe_for(settings, flows), Pace(run.deadline)
     loop_key, choice_key, judge_key = spawn(key, 3)
-    done_before = 0 if earlier is None else int(earlier.settings["steps"])
-    recorder = Recorder(bar, settings.num_particles, done_before, may_end=settings.steps is None)
-    bar.phase("compiling")
-
-    def keep(place: Place) -> None:
-        if memory is not None:
-            memory.keep(place, recorder)
-        interruption.check()
-
-    seen: Look | None = None
-
-    def look_at(trainee: Trainee) -> Look:
-        with use_precision(DIAGNOSTIC_PRECISION):
-            return look(trainee, _spread(target, devices), settings, choice_key, judge_key, pace)
-
-    def accept(trainee: Trainee) -> bool:
-        nonlocal seen
-        seen = look_at(trainee)  # kept for the verdict
-        return seen.judge().verdict == "good"
-
-    with Interruption() as interruption:
+    spread = run.spread(target)
+    rule = StoppingRule(
+        Draws(spread, nth(loop_key, EVALUATION_KEY), recipe, pace),
+        stage.goal,
+        LONG_CYCLE if stage.earlier is None else LONG_CYCLE_IN_REFINING,
+    )
+    with Conclusion(target, settings, run, stage, pace, (choice_key, judge_key)) as conclusion:
+        begun = begin(flows, settings.optimizer)
+        training = Training(AllRows(spread), loop_key, recipe, pace, conclusion.watch, rule)
         try:
-            with use_precision(settings.precision):
-                begun = begin(flows, settings.optimizer)
-                spread = _spread(target, devices)
-                place = None if memory is None else memory.restore(begun, recorder)
-                trained = train(
-                    begun, spread, loop_key, method, settings.steps, recorder, place, keep, goal, accept, pace, bar.seen
-                )
+            trained = yield from training.run(begun, conclusion.restore(begun))
         finally:
-            if memory is not None:
-                memory.flush()
-        bar.phase("judging")
-        done, interrupted = trained.steps, trained.interrupted
-        if interrupted:
-            _warn_interrupted(done_before + done)
+            conclusion.memory.flush()
+        return conclusion.judge(trained)
+
+
+class Conclusion:
+    """Follows a training, judges what it came to, and wraps it up; holds an interruption back meanwhile.
+
+    Args:
+        target: the posterior.
+        settings: of the fit.
+        run: its surroundings.
+        stage: which training it is.
+        pace: what the time allows.
+        keys: for the choice of flows and for the verdict.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        settings: Settings,
+        run: Run,
+        stage: Stage,
+        pace: Pace,
+        keys: tuple[Key[Array, ""], Key[Array, ""]],
+    ):
+        self.target, self.settings, self.run, self.stage, self.pace = target, settings, run, stage, pace
+        self.keys = keys
+        self._done_before = 0 if stage.earlier is None else int(stage.earlier.settings["steps"])
+        self._seen: Look | None = None
+        self.recorder = Recorder(run.bar, settings.num_particles, self._done_before, may_end=settings.steps is None)
+        self.memory = Memory() if run.resumption is None else run.resumption.memory(stage.name)
+        self.watch = Watch(self.recorder, self._keep, self._accept, run.bar.seen)
+
+    def __enter__(self) -> "Conclusion":
+        self.run.bar.phase("compiling")
+        self._interruption = self.run.interruption().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._interruption.__exit__(*error)
+
+    def restore(self, begun: TrainState) -> LoopState | None:
+        """Return where an earlier call ended."""
+        return self.memory.restore(begun, self.recorder)
+
+    def judge(self, trained: Trained) -> tuple[Posterior, Gaussian | None]:
+        """Judge what a training came to; return the posterior, and Gaussians where mass was found that it misses."""
+        self.begin_judging(trained)
+        if self.run.is_brief:
+            return self._judge_briefly(trained), None
         with use_precision(DIAGNOSTIC_PRECISION):
-            if seen is None or seen.trainee is not trained.trainee:
-                seen = look_at(trained.trainee)
-            spread = _spread(target, devices)
-            evidence = Evidence(seen, spread, settings, probes if devices is None else None, done)
-            diagnostics, places = final_judgment(evidence, deadline, (choice_key, judge_key))
-    if interruption.heard and not interrupted:  # while it was judged
-        interrupted = True
-        _warn_interrupted(done_before + done)
-    if interrupted:
-        diagnostics = _say_more(diagnostics, f"Interrupted after {done_before + done} steps: post.refine() trains on.")
-    elif trained.out_of_time:
-        diagnostics = say_out_of_time(
-            diagnostics, deadline, f"after {done_before + done} steps", "post.refine() trains on"
+            seen = self._look_at(trained.state)
+            probes = self.stage.probes if self.run.devices is None else None
+            evidence = Evidence(seen, self.run.spread(self.target), self.settings, probes, trained.steps)
+            diagnostics, places = final_judgment(evidence, self.run.deadline, self.keys)
+        return self.wrap(trained, seen, diagnostics), places
+
+    def _judge_briefly(self, trained: Trained) -> Posterior:
+        choice_key, judge_key = self.keys
+        with use_precision(DIAGNOSTIC_PRECISION):
+            flows = cast(fetched(trained.state.flow), DIAGNOSTIC_PRECISION)
+            best, distribution, missing = choose(flows, self.target, choice_key, self.settings)
+            num = num_evaluation_draws(self.target.model, dim=self.target.dim)
+            drawn = weigh(distribution, self.target, judge_key, num)
+            seen = Look(trained.state, best, distribution, missing, *drawn)
+            diagnostics = judge(seen.log_weights, num_resamples=2, num_failed_steps=seen.num_skipped)
+        return self.wrap(trained, seen, diagnostics)
+
+    def begin_judging(self, trained: Trained) -> None:
+        """Say that the training is over, and whether it was cut short."""
+        self.run.bar.phase("judging")
+        if trained.interrupted:
+            _warn_interrupted(self._done_before + trained.steps)
+
+    def wrap(self, trained: Trained, seen: Look, diagnostics: Diagnostics) -> Posterior:
+        """Return the posterior with its history, and with what was chosen and done."""
+        earlier, settings, deadline = self.stage.earlier, self.settings, self.run.deadline
+        steps, interrupted = self._done_before + trained.steps, trained.interrupted
+        if self._interruption.heard and not interrupted:  # while it was judged
+            interrupted = True
+            _warn_interrupted(steps)
+        if interrupted:
+            diagnostics = _say_more(diagnostics, f"Interrupted after {steps} steps: post.refine() trains on.")
+        elif trained.out_of_time:
+            diagnostics = say_out_of_time(diagnostics, deadline, f"after {steps} steps", "post.refine() trains on")
+        history = self.recorder.history(seen.best) if self.recorder.num_rows else {}
+        chosen = settings.describe() if earlier is None else dict(earlier.settings)
+        chosen |= describe_run(steps, seen.num_skipped, deadline, interrupted, trained.out_of_time)
+        gradients = trained.steps * gradients_per_step(trained.state.flow, settings.num_particles)
+        if earlier is not None:
+            history = {name: np.concatenate([earlier.history[name], values]) for name, values in history.items()}
+            gradients += earlier.settings.get("training_gradients", 0)
+        chosen["training_gradients"] = gradients
+        return Posterior(
+            seen.distribution, self.target.layout, self.target.model, diagnostics, history, chosen, self.run.refiner
         )
-    history = recorder.history(seen.best)
-    if earlier is not None:
-        history = {name: np.concatenate([earlier.history[name], values]) for name, values in history.items()}
-    chosen = settings.describe() if earlier is None else dict(earlier.settings)
-    chosen |= describe_run(done_before + done, seen.num_skipped, deadline, interrupted, trained.out_of_time)
-    chosen["training_gradients"] = done * gradients_per_step(trained.trainee.flow, settings.num_particles)
-    if earlier is not None:
-        chosen["training_gradients"] += earlier.settings.get("training_gradients", 0)
-    posterior = Posterior(seen.distribution, target.layout, target.model, diagnostics, history, chosen, refiner)
-    return posterior, places
+
+    def _keep(self, at: LoopState) -> None:
+        self.memory.keep(at, self.recorder)
+        self._interruption.check()
+
+    def _accept(self, state: TrainState) -> bool:
+        with use_precision(DIAGNOSTIC_PRECISION):
+            return self._look_at(state).judge().verdict == "good"
+
+    def _look_at(self, state: TrainState) -> Look:
+        """Return fresh draws; those that have ended the training serve the verdict."""
+        if self._seen is None or self._seen.trainee is not state:
+            self._seen = look(state, self.run.spread(self.target), self.settings, *self.keys, self.pace)
+        return self._seen
 
 
 def describe_run(
@@ -316,13 +354,11 @@ def _say_more(diagnostics: Diagnostics, more: str) -> Diagnostics:
     return dataclasses.replace(diagnostics, status=f"{diagnostics.status} {more}")
 
 
-def share(
-    flows: AbstractFlow, target: Target, settings: Settings, key: Key[Array, ""], devices: Devices | None = None
-) -> Mixture | None:
+def share(flows: AbstractFlow, target: Target, settings: Settings, key: Key[Array, ""], run: Run) -> Mixture | None:
     """Return the mixture of starts with the highest ELBO, stacked like flows; None where it is a single one."""
     with use_precision(DIAGNOSTIC_PRECISION):
-        started, spread = cast(fetched(flows), DIAGNOSTIC_PRECISION), _spread(target, devices)
-        _, mixture, _ = choose(started, spread, key, settings)
+        started = cast(fetched(flows), DIAGNOSTIC_PRECISION)
+        _, mixture, _ = choose(started, run.spread(target), key, settings)
         return stacked(mixture, settings.precision) if isinstance(mixture, Mixture) else None
 
 

@@ -7,7 +7,8 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from bernflow.fit.chunk import Trainee, noise_of_chunk, num_stacked
+from bernflow.fit.train.state import TrainState, num_stacked
+from bernflow.fit.train.steps import noise_of_chunk
 from bernflow.flows.base import AbstractDistribution, Module
 from bernflow.flows.factors import is_dense
 from bernflow.keys import nth
@@ -95,7 +96,7 @@ def weigh(
 
 
 def weigh_widened(
-    trainee: Trainee, index: int, target: Target, key: Key[Array, ""], num: int, num_particles: int
+    trainee: TrainState, index: int, target: Target, key: Key[Array, ""], num: int, num_particles: int
 ) -> tuple[Float[np.ndarray, " s"], Float[np.ndarray, " s"]]:
     """Return log weights of draws of one restart from the noise of its training, and how much each counts, as a log.
 
@@ -104,7 +105,7 @@ def weigh_widened(
     """
     z, log_shares = np.empty((0, target.dim)), np.empty(0)
     for number in itertools.count():
-        noise = noise_of_chunk(trainee.flow, nth(key, number), num_particles, use_score=True)
+        noise = noise_of_chunk(trainee.flow, nth(key, number), num_particles, widened=True)
         z = np.concatenate([z, np.asarray(noise.z[index]).reshape(-1, target.dim)])[:num]
         log_shares = np.append(log_shares, np.asarray(noise.log_ratio[index]))[:num]
         if len(z) == num:
@@ -113,7 +114,7 @@ def weigh_widened(
     return sampling.log_density(target.layout, target.model, x) + minus_log_q, log_shares
 
 
-def evaluate_finite(trainee: Trainee, target: Target, key: Key[Array, ""], num: int) -> Float[np.ndarray, "r s"]:
+def evaluate_finite(trainee: TrainState, target: Target, key: Key[Array, ""], num: int) -> Float[np.ndarray, "r s"]:
     """Return log weights of every restart with which one can reckon."""
     return finite(evaluate(trainee.flow, target, key, num))
 

@@ -5,7 +5,6 @@ trained on it show where: the marginal is evaluated there as well, and the regre
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -14,13 +13,16 @@ from jaxtyping import Array, Float, Key
 
 from bernflow.background import Effort, background_jit
 from bernflow.diagnostics.importance import ess_fraction
-from bernflow.fit.chunk import CHUNK, begin, effort_for, prepare_chunk, take_steps
 from bernflow.fit.conditionals import Moments, join
+from bernflow.fit.deadline import Deadline, Pace
 from bernflow.fit.evaluation import pick
-from bernflow.fit.loop import Method
 from bernflow.fit.marginal import GlobalGaussian
 from bernflow.fit.settings import Settings
 from bernflow.fit.surrogate import MAX_GLOBALS, Surrogate, fit_surrogate
+from bernflow.fit.train.objective import AllRows
+from bernflow.fit.train.recipe import CHUNK, Recipe, StepConfig
+from bernflow.fit.train.state import begin
+from bernflow.fit.train.steps import Chunk, prepare_chunk, take_steps
 from bernflow.flows.autoregressive import BernsteinFlow
 from bernflow.flows.base import inlined
 from bernflow.keys import generator, nth
@@ -41,7 +43,7 @@ def prepare_globals(flow: BernsteinFlow, settings: Settings) -> None:
     """Begin to compile what trains such a flow and draws from it; only shapes matter."""
     if flow.dim <= MAX_GLOBALS:
         surrogate = placed(Surrogate.empty(np.zeros(flow.dim), np.eye(flow.dim)))
-        prepare_chunk(_stacked(flow), surrogate, **_how(settings), tolerance=settings.tolerance)
+        prepare_chunk(_stacked(flow), AllRows(surrogate), _recipe(settings, flow.dim))
         _push.prepare(flow, np.zeros((NUM_DRAWS + NUM_FAR, flow.dim)))
 
 
@@ -97,25 +99,22 @@ def _push(flow: BernsteinFlow, z: Float[Array, "s c"]) -> tuple[Array, Array]:
 
 def _train(flow: BernsteinFlow, surrogate: Surrogate, settings: Settings, key: Key[Array, ""]) -> BernsteinFlow:
     """Return a flow of the globals trained on their log density."""
-    method = Method(
-        optimizer=settings.optimizer,
-        learning_rate=settings.rate_in(flow.dim),
-        constant_rate=False,
-        num_particles=settings.num_particles,
-        use_score=True,
-    )
-    trainee, target = begin(_stacked(flow), settings.optimizer), placed(surrogate)
+    recipe, objective = _recipe(settings, flow.dim), AllRows(placed(surrogate))
+    state, pace = begin(_stacked(flow), settings.optimizer), Pace(Deadline.start())
     for number, (share, power) in enumerate(CHUNKS):
-        rates = method.rates(CHUNK, share)
-        effort = effort_for(settings.tolerance)
-        trainee, _ = take_steps(
-            trainee, target, nth(key, number), rates, np.full(1, power), **_how(settings), effort=effort
-        )
-    return pick(trainee.flow, 0)  # type: ignore[return-value]
+        rates = recipe.rates(CHUNK, share)
+        state, _ = take_steps(Chunk(state, objective, nth(key, number), rates, np.full(1, power), recipe, pace))
+    return pick(state.flow, 0)  # type: ignore[return-value]
 
 
-def _how(settings: Settings) -> dict[str, Any]:
-    return {"optimizer": settings.optimizer, "num_particles": settings.num_particles, "use_score": True}
+def _recipe(settings: Settings, dim: int) -> Recipe:
+    return Recipe(
+        StepConfig(settings.optimizer, use_score=True),
+        learning_rate=settings.rate_in(dim),
+        num_particles=settings.num_particles,
+        widened=True,
+        tolerance=settings.tolerance,
+    )
 
 
 def _stacked(flow: BernsteinFlow) -> BernsteinFlow:

@@ -10,10 +10,10 @@ from jaxtyping import Array, Float, Key
 from bernflow.diagnostics.elsewhere import Elsewhere
 from bernflow.diagnostics.verdict import Diagnostics, judge
 from bernflow.fit import modes
-from bernflow.fit.chunk import Trainee, num_stacked
 from bernflow.fit.deadline import Pace
 from bernflow.fit.evaluation import evaluate, num_diagnostic_draws, pick, weigh
 from bernflow.fit.settings import Settings
+from bernflow.fit.train.state import TrainState, num_stacked
 from bernflow.flows.base import AbstractDistribution
 from bernflow.flows.mixture import Mixture
 from bernflow.keys import nth
@@ -38,7 +38,7 @@ class Look(NamedTuple):
         log_weights: their log weights.
     """
 
-    trainee: Trainee
+    trainee: TrainState
     best: int
     distribution: AbstractDistribution
     missing: float | None
@@ -65,7 +65,7 @@ class Look(NamedTuple):
 
 
 def look(
-    trainee: Trainee,
+    trainee: TrainState,
     target: Target,
     settings: Settings,
     choice_key: Key[Array, ""],

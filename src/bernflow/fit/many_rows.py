@@ -20,8 +20,8 @@ from jaxtyping import Array, Float, Key
 
 from bernflow.compiled import filter_jit
 from bernflow.diagnostics.verdict import Diagnostics
-from bernflow.fit.batches import Batches
-from bernflow.fit.joint import Anchor, BatchDensity, find_anchor
+from bernflow.fit.train.batches import Batches
+from bernflow.fit.train.objective import Anchor, BatchDensity, find_anchor
 from bernflow.flows.base import AbstractDistribution
 from bernflow.flows.factors import as_factor
 from bernflow.placement import replicated

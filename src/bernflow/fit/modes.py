@@ -14,9 +14,9 @@ import optax
 from jaxtyping import Array, Float, Key
 
 from bernflow.compiled import filter_jit
-from bernflow.fit.chunk import num_stacked
 from bernflow.fit.settings import PART_GAIN
 from bernflow.fit.start import Gaussian
+from bernflow.fit.train.state import num_stacked
 from bernflow.flows.base import AbstractFlow
 from bernflow.flows.mixture import Mixture
 from bernflow.placement import replicated

@@ -8,8 +8,7 @@ from tqdm.auto import tqdm
 
 from bernflow.diagnostics.advice import rise
 from bernflow.diagnostics.verdict import VERDICTS
-from bernflow.fit.loop import LONG_CYCLE_IN_REFINING
-from bernflow.fit.stopping import A_LITTLE
+from bernflow.fit.train.stopping import LONG_CYCLE_IN_REFINING, MIN_GAIN
 from bernflow.posterior import Posterior
 from bernflow.watched import is_watched
 
@@ -42,7 +41,7 @@ def better(refined: Posterior, before: Posterior) -> Posterior:
     steps = refined.settings["steps"] - before.settings["steps"]
     gain = refined.diagnostics.elbo - before.diagnostics.elbo
     error = (refined.diagnostics.elbo_se**2 + before.diagnostics.elbo_se**2) ** 0.5
-    if gain > max(2.0 * error, A_LITTLE):
+    if gain > max(2.0 * error, MIN_GAIN):
         return _with_more(refined, f"Refining it by {steps:,} steps raised the ELBO by {gain:.2g} nats.")
     ranks = [VERDICTS.index(posterior.diagnostics.verdict) for posterior in (refined, before)]
     if ranks[0] > ranks[1]:

@@ -9,7 +9,7 @@ from jaxtyping import PyTree
 
 from bernflow.errors import ArgumentError
 from bernflow.files import ensure_writable
-from bernflow.fit.joint import JointTrainee
+from bernflow.fit.train.state import TrainState
 from bernflow.posterior.container import Kind, read_container, write_container
 from bernflow.posterior.trees import fill_arrays, named_arrays
 
@@ -35,7 +35,7 @@ class Progress(NamedTuple):
     """
 
     epoch: int
-    trainee: JointTrainee
+    trainee: TrainState
     best_epoch: int
     best: tuple[PyTree, PyTree, PyTree] | None
     stopped: bool
@@ -67,7 +67,7 @@ class Checkpoint:
         }
         write_container(self.path, KIND, facts, arrays)
 
-    def read(self, template: JointTrainee) -> Progress | None:
+    def read(self, template: TrainState) -> Progress | None:
         """Return the progress of an earlier call, or None where there is none.
 
         Args:
@@ -86,7 +86,7 @@ class Checkpoint:
             best = fill_arrays("best", template[:3], arrays) if manifest["best_epoch"] else None
             return Progress(
                 epoch=int(manifest["epoch"]),
-                trainee=JointTrainee(*current),
+                trainee=TrainState(*current),
                 best_epoch=int(manifest["best_epoch"]),
                 best=best,
                 stopped=bool(manifest["stopped"]),

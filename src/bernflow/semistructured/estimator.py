@@ -13,8 +13,10 @@ from bernflow.fit.api import refine
 from bernflow.fit.bar import Bar
 from bernflow.fit.deadline import Deadline
 from bernflow.fit.engine import warn_if_poor
-from bernflow.fit.jointly import WEIGHTS_OPTIMIZER, NetworkTraining, fit_jointly
+from bernflow.fit.minibatches import WEIGHTS_OPTIMIZER, NetworkTraining, fit_minibatches
+from bernflow.fit.run import Run
 from bernflow.fit.settings import Settings, check_count, resolve_settings
+from bernflow.fit.train.loop import run_alone
 from bernflow.keys import as_key
 from bernflow.models.network import Network, check_output, evaluate
 from bernflow.posterior import Posterior
@@ -231,7 +233,9 @@ class SemiStructured:
                 deadline = Deadline.start()
                 name = "network" if len(keys) == 1 else f"network {number + 1} of {len(keys)}"
                 with Bar(progress, deadline, name) as bar:
-                    posterior = fit_jointly(model, settings, train_key, batch_size, bar, deadline, refine, training)
+                    run = Run(deadline, bar, refine)
+                    steps = fit_minibatches(model, settings, train_key, run, batch_size, training)
+                    posterior = run_alone(steps)
                 if posterior.settings["interrupted"]:
                     raise KeyboardInterrupt  # what the network has learned is in its checkpoint
                 warn_if_poor(posterior)

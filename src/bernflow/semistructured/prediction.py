@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from bernflow.compiled import filter_jit
-from bernflow.fit.joint import JointTrainee
+from bernflow.fit.train.state import TrainState
 from bernflow.keys import portable
 from bernflow.models.base import Theta
 from bernflow.semistructured.outcomes import Likelihood
@@ -77,7 +77,7 @@ def predict_draws(
 
 
 def score_of_trainee(
-    trainee: JointTrainee,
+    trainee: TrainState,
     layout: AbstractLayout,
     likelihood: Likelihood,
     inputs: Inputs,

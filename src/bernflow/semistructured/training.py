@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from bernflow.fit.chunk import Trace
-from bernflow.fit.joint import JointTrainee
+from bernflow.fit.train.state import Trace, TrainState
 from bernflow.semistructured.checkpoint import Checkpoint, Progress
 
 
@@ -26,7 +25,7 @@ class Follower:
         steps_per_epoch: int,
         epochs: int,
         num_particles: int,
-        validate: Callable[[JointTrainee], float] | None = None,
+        validate: Callable[[TrainState], float] | None = None,
         patience: int | None = None,
         checkpoint: Checkpoint | None = None,
     ):
@@ -51,7 +50,7 @@ class Follower:
         """Hear of a chunk of steps."""
         self._chunks.append(trace)
 
-    def epoch_end(self, epoch: int, trainee: JointTrainee) -> bool:
+    def epoch_end(self, epoch: int, trainee: TrainState) -> bool:
         """Hear of an epoch; return True to stop."""
         elbo, variance = (np.concatenate([t[i][0] for t in self._chunks]) for i in (0, 1))
         self._chunks = []
@@ -71,7 +70,7 @@ class Follower:
             self._checkpoint.write(Progress(epoch, trainee, self.best_epoch, self._best, stop, self.history))
         return stop
 
-    def resume(self, trainee: JointTrainee) -> tuple[JointTrainee, int]:
+    def resume(self, trainee: TrainState) -> tuple[TrainState, int]:
         """Return where an earlier call ended, and its steps; a training that has stopped counts as complete."""
         progress = None if self._checkpoint is None else self._checkpoint.read(trainee)
         if progress is None:
@@ -81,7 +80,7 @@ class Follower:
         epochs = self._epochs if progress.stopped else progress.epoch
         return progress.trainee, epochs * self._steps_per_epoch
 
-    def keep(self, trainee: JointTrainee) -> JointTrainee:
+    def keep(self, trainee: TrainState) -> TrainState:
         """Return the best epoch's flow and weights, or the last ones without validation."""
         if self._best is None:
             return trainee

@@ -62,7 +62,7 @@ def test_the_default_flow_has_its_own_setting():
     training = Training(lambda: schools(4), settings_of(steps.PART, steps.CASE, steps.DEFAULT))
     found = training.described()
     assert (found["order"], found["num_particles"], found["precision"]) == (20, 32, "float64")
-    assert training.method["use_score"]
+    assert training.recipe.config.use_score
 
 
 def test_training_trains():
@@ -141,7 +141,7 @@ def test_pieces_of_a_step_are_timed(subject):
 def test_every_piece_depends_on_what_it_is_given(dim, kind):
     training = Training(lambda: schools(dim), {}, 1)
     with jax.enable_x64(True):
-        flow = pick(training.trainee.flow, 0)
+        flow = pick(training.state.flow, 0)
         assert isinstance(flow, kind)
         noise = stratified_noise(flow, jax.random.split(jax.random.key(0)), 4)
         other = Noise(noise.z + 0.1, noise.log_ratio)

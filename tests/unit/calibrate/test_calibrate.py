@@ -63,6 +63,15 @@ def test_other_keys_are_other_data_and_compile_nothing():
     assert np.abs(weighted.ranks["m"] - first.ranks["m"]).max() < 5 * np.sqrt(2) * 5
 
 
+def test_without_steps_every_fit_stops_at_the_tolerance():
+    model = bf.Model(prior={"m": dist.Normal(0.0, 1.0)}, likelihood=lambda th: dist.Normal(th["m"], 1.0), y=np.zeros(4))
+    found = bf.calibrate(model, **{**QUICK, "steps": None, "tolerance": 0.02})
+    assert found.settings["steps"] is None
+    assert found.settings["tolerance"] == 0.02
+    assert found.num_poor == 0
+    assert found.verdict != "poor"
+
+
 def test_text_and_html(calibration):
     text = repr(calibration)
     head = "Calibration (65 simulations, 200 draws each, bernstein, 500 steps)"
@@ -202,8 +211,8 @@ def pointwise():
         ((numpyro_model,), {"simulate": lambda key: None}, "both of model and simulate="),
         ((numpyro_model,), {"num_simulations": 5}, "num_simulations=5: expected at least 20"),
         ((numpyro_model,), {"num_draws": 0}, "num_draws=0: expected a whole number"),
-        ((numpyro_model,), {"steps": None}, "steps=None: expected a number of steps"),
-        ((numpyro_model,), {"family": "realnvp"}, "flows of flowjax cannot be built"),
+        ((numpyro_model,), {"steps": 0}, "steps=0: expected a whole number"),
+        ((numpyro_model,), {"tolerance": 0.1}, "steps=250, tolerance=0.1: one of them ends the training"),
     ],
 )
 def test_arguments_are_checked(args, kwargs, words):

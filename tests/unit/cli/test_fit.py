@@ -15,7 +15,7 @@ import pytest
 import bernflow as bf
 from bernflow.cli import fit as command
 from bernflow.cli import main
-from bernflow.fit.progress import Recorder
+from bernflow.fit.train.progress import Recorder
 
 MODEL = """
     import numpyro, numpyro.distributions as dist

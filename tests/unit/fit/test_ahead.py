@@ -30,7 +30,7 @@ def test_everything_is_compiled_once_and_the_posterior_is_the_same(monkeypatch):
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
     # Prepared for the very shapes and types that are needed: else there would be two.
-    names = ("draw_starts", "find_start", "_stacked", "_fresh", "draw_noise", "run_chunk")
+    names = ("draw_starts", "find_start", "_stacked", "fresh_state", "draw_noise", "run_chunk")
     names += ("noise_block", "push_block", "log_density_block")
     assert {name: compiled[f"jit({name})"] for name in names} == dict.fromkeys(names, 1)
     for name, values in posterior.draws(5).items():

@@ -14,9 +14,9 @@ from bernflow.diagnostics import judge
 from bernflow.fit import bar as module
 from bernflow.fit import refining
 from bernflow.fit.bar import Bar
-from bernflow.fit.chunk import Trace
 from bernflow.fit.deadline import Deadline
-from bernflow.fit.progress import Recorder
+from bernflow.fit.train.progress import Recorder
+from bernflow.fit.train.state import Trace
 from bernflow.watched import in_notebook, is_watched
 
 

@@ -9,6 +9,7 @@ from bernflow.cli.app import main
 from bernflow.errors import ArgumentError
 from bernflow.fit import engine, structured_start
 from bernflow.fit.deadline import Deadline, Pace
+from bernflow.fit.run import Run
 from bernflow.fit.settings import resolve_settings
 from bernflow.keys import as_key
 from bernflow.precision import use_precision
@@ -99,12 +100,12 @@ def test_a_search_for_starts_ends_with_the_first_that_is_found(monkeypatch):
     with use_precision("float64"):
         for clock, expected in ((Clock(60.0), [1]), (Clock(), [1, 1, 1, 1])):
             calls.clear()
-            starts = engine.find_starts(target, 4, as_key(0), deadline=Deadline.start(100.0, clock))
+            starts = engine.find_starts(target, 4, as_key(0), Run(Deadline.start(100.0, clock)))
             assert calls == expected
             assert len(starts.loc) == 4
             assert np.all(np.diff(starts.elbo) <= 0)
         calls.clear()
-        engine.find_starts(target, 4, as_key(0))
+        engine.find_starts(target, 4, as_key(0), Run())
         assert calls == [4]
 
 

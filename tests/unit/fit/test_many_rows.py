@@ -5,9 +5,10 @@ import pytest
 import bernflow as bf
 from bernflow.diagnostics.importance import ess_fraction, log_evidence
 from bernflow.diagnostics.verdict import judge
-from bernflow.fit import joint, jointly, many_rows
-from bernflow.fit.batches import Batches
+from bernflow.fit import many_rows, minibatches
 from bernflow.fit.many_rows import Judged, find_mode, judge_by_part, say_part
+from bernflow.fit.train.batches import Batches
+from bernflow.fit.train.objective import BatchDensity
 from bernflow.keys import as_key
 from bernflow.posterior import sampling
 from bernflow.precision import use_precision
@@ -32,7 +33,7 @@ def model():
 @pytest.fixture(scope="module")
 def few_are_many():
     monkeypatch = pytest.MonkeyPatch()
-    monkeypatch.setattr(jointly, "MAX_JUDGED_ROWS", 1000)
+    monkeypatch.setattr(minibatches, "MAX_JUDGED_ROWS", 1000)
     monkeypatch.setattr(many_rows, "NUM_PART_ROWS", PART)
     yield
     monkeypatch.undo()
@@ -47,7 +48,7 @@ def test_a_part_of_the_rows_judges_like_all(model, few_are_many, posterior):
     with use_precision("float64"):
         batches = Batches(model.rows(), NUM, 100, seed=1)
         light = Target(model.without_rows())
-        density = joint.BatchDensity(light.layout, light.model, None, None, batches.first(500))
+        density = BatchDensity(light.layout, light.model, None, None, batches.first(500))
         points = sampling.sample(posterior.distribution, as_key(0), 2000)[0]
         factor = np.linalg.cholesky(np.cov(points.T))
         # The start is 30 standard deviations off.
@@ -90,5 +91,5 @@ def test_too_much_noise_cannot_be_called_good():
 
 
 def test_very_many_rows_need_no_more_steps():
-    assert jointly._default_steps(10**6, has_weights=False, many=True) == jointly.MAX_STEPS
-    assert jointly._default_steps(4000, has_weights=False) == 20_000
+    assert minibatches._default_steps(10**6, has_weights=False, many=True) == minibatches.MAX_STEPS
+    assert minibatches._default_steps(4000, has_weights=False) == 20_000

@@ -12,11 +12,15 @@ import pytest
 
 import bernflow as bf
 from bernflow.fit.building import zero_flows
-from bernflow.fit.chunk import CHUNK, Trainee, draw_noise, run_chunk, steps_at_once
 from bernflow.fit.engine import find_starts
 from bernflow.fit.modes import distinct_places
+from bernflow.fit.run import Run
 from bernflow.fit.settings import FULL_RATE_DIM, resolve_settings
 from bernflow.fit.start import find_start
+from bernflow.fit.train.objective import AllRows
+from bernflow.fit.train.recipe import CHUNK, StepConfig
+from bernflow.fit.train.state import TrainState
+from bernflow.fit.train.steps import Inputs, draw_noise, run_chunk, steps_at_once
 from bernflow.fit.wide_start import find_wide_start, finder
 from bernflow.fit.work import equations
 from bernflow.flows import factors
@@ -94,7 +98,7 @@ def test_the_limit_chooses_the_way(few):
 def test_a_gaussian_is_met(few):
     model, log_integral = low_rank_gaussian(300)
     target = Target(model)
-    starts = find_starts(target, 2, as_key(0))
+    starts = find_starts(target, 2, as_key(0), Run())
     assert distinct_places(starts) == [0]
     weights = log_weights(starts.at(0), target)
     # The diagonal is estimated by random signs: exact up to a few thousandths of a nat.
@@ -104,7 +108,7 @@ def test_a_gaussian_is_met(few):
 
 def test_groups_without_a_mode_are_met(few):
     target, log_evidence = groups(300)
-    starts = find_starts(target, 4, as_key(0))
+    starts = find_starts(target, 4, as_key(0), Run())
     gap = log_evidence - np.mean(log_weights(starts.at(0), target))
     assert 0.0 < gap < 2.5
 
@@ -145,7 +149,7 @@ def test_no_array_of_a_step_is_quadratic():
     settings = defaults(num_particles=num_particles)
     flows = zero_flows(settings, dim)
     num_steps = steps_at_once(flows, CHUNK, num_particles)
-    shape = {"num_steps": num_steps, "num_particles": num_particles, "use_score": True}
+    shape = {"num_steps": num_steps, "num_particles": num_particles, "widened": True}
     noise = jax.eval_shape(functools.partial(draw_noise, **shape), flows, jax.random.split(jax.random.key(0), (1, 2)))
     flow_arrays = [leaf for leaf in jax.tree.leaves(flows) if hasattr(leaf, "shape")]
     state = jax.eval_shape(settings.optimizer.init, jnp.zeros(sum(leaf[0].size for leaf in flow_arrays)))
@@ -153,13 +157,11 @@ def test_no_array_of_a_step_is_quadratic():
     noise = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), noise)
     size = largest(
         lambda noise: run_chunk(
-            Trainee(flows, state, np.zeros(1, np.int32)),
-            target,
-            noise,
-            jnp.zeros(num_steps),
+            TrainState(flows, None, None, state, None, np.zeros(1, np.int32)),
+            AllRows(target),
+            Inputs(noise, jnp.zeros(num_steps)),
             jnp.zeros(1),
-            optimizer=settings.optimizer,
-            use_score=True,
+            config=StepConfig(settings.optimizer, use_score=True),
         )[1],
         jax.tree.map(jnp.asarray, noise),
     )
@@ -187,7 +189,7 @@ def test_a_fit_is_judged_saved_and_loaded(few, tmp_path):
 
 def test_five_thousand_dimensions_are_met():
     model, log_integral = low_rank_gaussian(5000)
-    weights = log_weights(find_starts(Target(model), 2, as_key(0)).at(0), Target(model), num=200)
+    weights = log_weights(find_starts(Target(model), 2, as_key(0), Run()).at(0), Target(model), num=200)
     np.testing.assert_allclose(weights, log_integral, atol=0.01)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import bernflow as bf
 from bernflow.background import Effort
-from bernflow.fit.chunk import effort_for
+from bernflow.fit.train.recipe import Recipe, StepConfig
 from bernflow.fit.work import SMALL, effort_for_start, work
 from bernflow.posterior.sampling import MANY_ROWS
 from bernflow.target import Target
@@ -44,7 +44,8 @@ def test_the_search_for_a_start_is_compiled_as_hard_as_it_has_to_work():
 
 
 def test_only_few_steps_are_compiled_with_less_effort():
-    assert (effort_for(0.01), effort_for(None)) == (Effort.LIGHT, Effort.FULL)
+    recipes = (Recipe(StepConfig(None, True), None, 8, tolerance=tolerance) for tolerance in (0.01, None))
+    assert [recipe.effort for recipe in recipes] == [Effort.LIGHT, Effort.FULL]
 
 
 def test_many_rows_are_worth_wide_vectors():

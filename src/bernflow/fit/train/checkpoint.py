@@ -11,7 +11,7 @@ import numpy as np
 from bernflow.errors import ArgumentError, FileFormatError, FileWriteError
 from bernflow.posterior.container import Kind, read_container, write_container
 
-KIND = Kind("bernflow-checkpoint", 4, "a checkpoint", "bf.fit(resume=...)", "delete its folder to begin anew")
+KIND = Kind("bernflow-checkpoint", 5, "a checkpoint", "bf.fit(resume=...)", "delete its folder to begin anew")
 # Seconds between two checkpoints, and how many times as long as writing one takes at least: writing never costs more
 # than a few per cent of a fit.
 INTERVAL, PATIENCE = 2.0, 20.0

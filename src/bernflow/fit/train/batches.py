@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Int, PyTree
 
 from bernflow.errors import ArgumentError
-from bernflow.fit.permutation import permuted
+from bernflow.fit.train.permutation import permuted
 from bernflow.models.mapped import gather, is_mapped
 from bernflow.precision import float_dtype, use_precision
 
@@ -120,7 +120,7 @@ class Batches:
         if self.resident:
             on_device = jax.tree.map(jnp.asarray, self.rows)
             for job in jobs:
-                yield on_device, jnp.asarray(self.indices(*job))
+                yield on_device, self.indices(*job)
             return
         precision = str(float_dtype())
 

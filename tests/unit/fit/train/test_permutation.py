@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from bernflow.fit.permutation import permuted
+from bernflow.fit.train.permutation import permuted
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 17, 64, 1000, 4097])

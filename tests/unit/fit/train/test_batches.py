@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 
 from bernflow.errors import ArgumentError
-from bernflow.fit import batches as batches_module
-from bernflow.fit.batches import Batches
+from bernflow.fit.train import batches as batches_module
+from bernflow.fit.train.batches import Batches
 from bernflow.precision import use_precision
 
 ROWS = {"x": np.arange(23), "y": np.arange(46.0).reshape(23, 2), "none": None}

@@ -3,7 +3,7 @@
 import numpy as np
 
 from bernflow.fit.bar import Bar
-from bernflow.fit.chunk import Trace
+from bernflow.fit.train.state import Trace
 
 # The record has one row per so many steps.
 STEPS_PER_ROW = 25

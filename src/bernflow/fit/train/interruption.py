@@ -11,9 +11,13 @@ class Interruption:
     Raised where it falls it could do harm: compiled functions that call back to the host, as the density of a Stan
     program does, turn the exception into an error of their own. Where another thread than the main one fits, or where
     the program has a handler of its own, nothing is held back.
+
+    Args:
+        holds: hold the first one back at all.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, holds: bool = True) -> None:
+        self._holds = holds
         self._count = 0
         self._installed = False
 
@@ -34,7 +38,7 @@ class Interruption:
 
     def __enter__(self) -> "Interruption":
         in_main_thread = threading.current_thread() is threading.main_thread()
-        if in_main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        if self._holds and in_main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, self._hear)
             self._installed = True
         return self

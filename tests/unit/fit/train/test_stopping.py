@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,6 @@ from scipy.stats import norm
 import bernflow as bf
 from bernflow.errors import ArgumentError
 from bernflow.fit import evaluation
-from bernflow.fit.chunk import begin
 from bernflow.fit.evaluation import (
     NUM_DIAGNOSTIC_DRAWS,
     NUM_EVALUATION_DRAWS,
@@ -17,7 +18,10 @@ from bernflow.fit.evaluation import (
     num_evaluation_draws,
     weigh_widened,
 )
-from bernflow.fit.stopping import compare, has_arrived, is_out_of_reach, is_within, unlimited_distance
+from bernflow.fit.train.divergence import change, unlimited_distance
+from bernflow.fit.train.recipe import Cycle
+from bernflow.fit.train.state import begin
+from bernflow.fit.train.stopping import Decision, Ending, Fit, StoppingRule, _is_invisible
 from bernflow.flows.affine import DiagonalAffine
 from bernflow.flows.gaussian import LocationScale
 from bernflow.keys import as_key
@@ -30,10 +34,83 @@ def log_weights(distance, num=4000):
     return np.sqrt(2 * distance) * np.random.default_rng(0).normal(size=num)
 
 
+def rule(tolerance=None, dim=10, more=None, **kwargs):
+    """A rule that sees the given weights, and `more` of them where it looks at many draws."""
+    draws = SimpleNamespace(
+        recipe=SimpleNamespace(tolerance=tolerance),
+        target=SimpleNamespace(dim=dim),
+        may_be_many=lambda: more is not None,
+        many=lambda state, weights, tolerance: more[state],
+        distance_in_tails=lambda *args: 0.0,
+    )
+    return StoppingRule(draws, **kwargs)
+
+
+def is_within(weights, tolerance, dim):
+    return rule(tolerance, dim).is_within(weights)
+
+
+def compare(before, after, tolerance=None):
+    return rule(tolerance).compared(change(before, after))
+
+
 @pytest.mark.parametrize("distance", [0.001, 0.01, 0.05])
 def test_a_tolerance_is_met_from_the_distance_on(distance):
     assert is_within(log_weights(distance), 1.5 * distance, 10)
     assert not is_within(log_weights(distance), 1.05 * distance, 10)
+
+
+def test_the_start_may_end_a_training():
+    near, far = (Fit("near", log_weights(d)[None]) for d in (0.005, 0.05))
+    assert rule(0.01).at_start(near) is Ending.IF_GOOD
+    assert rule(0.01).at_start(far) is Ending.NOT_YET
+    # Who allows more than two default tolerances does not ask for a good fit.
+    assert rule(1.0).at_start(far) is Ending.NOW
+    # Without a tolerance, as many draws as for the verdict must agree.
+    exact = Fit("exact", log_weights(1e-6)[None])
+    assert rule(more={"exact": log_weights(1e-6)[None]}).at_start(exact) is Ending.NOW
+    assert rule(more={"exact": log_weights(1e-2)[None]}).at_start(exact) is Ending.NOT_YET
+    assert rule().at_start(exact) is Ending.NOT_YET  # no time for them
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "before", "after", "cycle", "number", "expected"),
+    [
+        # To a tolerance: met, not yet met, given up after a long cycle in vain, after any where it is out of reach.
+        (0.01, 0.05, 0.005, Cycle(250), 0, (True, Ending.IF_GOOD)),
+        (0.01, 0.05, 0.02, Cycle(250), 0, (True, Ending.NOT_YET)),
+        (0.01, 0.0145, 0.014, Cycle(500), 1, (True, Ending.NOW)),
+        (0.01, 0.0145, 0.014, Cycle(250), 0, (True, Ending.NOT_YET)),
+        (0.01, 0.0145, 0.014, Cycle(250), 1, (True, Ending.IF_GOOD)),
+        (0.01, 0.052, 0.05, Cycle(250), 0, (True, Ending.NOW)),
+        (0.01, 0.02, 0.05, Cycle(500), 1, (False, Ending.NOW)),
+        # Without: near enough, gaining, in vain in a short, a long, and a bold cycle, and where little is left.
+        (None, 0.01, 1e-4, Cycle(1000), 1, (True, Ending.NOW)),
+        (None, 0.05, 0.01, Cycle(2000), 1, (True, Ending.NOT_YET)),
+        (None, 0.01, 0.01, Cycle(1000), 1, (False, Ending.NOT_YET)),
+        (None, 0.01, 0.01, Cycle(2000), 1, (False, Ending.NOW)),
+        (None, 0.01, 0.01, Cycle(2000, 0.5, bold=True), 1, (False, Ending.NOT_YET)),
+        (None, 0.001, 0.001, Cycle(500), 1, (False, Ending.NOW)),
+    ],
+)
+def test_what_follows_from_a_cycle(tolerance, before, after, cycle, number, expected):
+    kept, new = Fit("kept", log_weights(before)[None]), Fit("new", log_weights(after)[None])
+    found = rule(tolerance, more={"kept": kept.weights, "new": new.weights}).after_cycle(number, cycle, kept, new)
+    assert found == Decision(*expected)
+
+
+def test_more_draws_tell_whether_a_cycle_was_in_vain():
+    kept, new = Fit("kept", log_weights(0.01)[None]), Fit("new", log_weights(0.01)[None])
+    better = {"kept": log_weights(0.02)[None], "new": log_weights(0.01)[None]}
+    assert rule(None, more=better).after_cycle(3, Cycle(4000), kept, new) == Decision(True, Ending.NOT_YET)
+    assert rule(None).after_cycle(3, Cycle(4000), kept, new) == Decision(False, Ending.NOW)
+
+
+def test_a_goal_that_the_first_cycle_misses_ends_the_training():
+    kept, new = Fit("kept", log_weights(0.9)[None]), Fit("new", log_weights(0.3)[None])
+    more = {"kept": kept.weights, "new": new.weights}
+    for number, goal, ending in ((0, 0.1, Ending.NOW), (0, 0.4, Ending.NOT_YET), (1, 0.1, Ending.NOT_YET)):
+        assert rule(0.01, more=more, goal=goal).after_cycle(number, Cycle(250), kept, new).ending is ending
 
 
 def test_tails_that_are_not_met_are_not_within_any_tolerance():
@@ -43,8 +120,8 @@ def test_tails_that_are_not_met_are_not_within_any_tolerance():
 
 
 def test_arrived_is_nearer_than_anyone_could_see():
-    assert has_arrived(log_weights(1e-4), 0.3)
-    assert not has_arrived(log_weights(1e-3), 0.3)
+    assert _is_invisible(log_weights(1e-4), 0.3)
+    assert not _is_invisible(log_weights(1e-3), 0.3)
 
 
 def test_a_cycle_that_halves_the_distance_is_better_and_worthwhile():
@@ -124,6 +201,6 @@ def test_widened_draws_measure_what_is_missing_in_the_tails():
 
 
 def test_a_tolerance_is_out_of_reach_of_usable_fits_far_from_it():
-    assert is_out_of_reach(log_weights(0.05), 0.01)
-    assert not is_out_of_reach(log_weights(0.015), 0.01)  # near
-    assert not is_out_of_reach(log_weights(3.0), 0.01)  # poor: weights do not correct it
+    assert rule(0.01).is_out_of_reach(log_weights(0.05))
+    assert not rule(0.01).is_out_of_reach(log_weights(0.015))  # near
+    assert not rule(0.01).is_out_of_reach(log_weights(3.0))  # poor: weights do not correct it

@@ -2,13 +2,20 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import numpyro.distributions as dist
 import pytest
 
 import bernflow as bf
 from bernflow.errors import ArgumentError, ModelError
-from bernflow.fit.batches import Batches
-from bernflow.fit.joint import BatchDensity, _chunk_lengths, find_anchor
+from bernflow.fit.minibatches import NetworkTraining, _BatchStage
+from bernflow.fit.run import Run
+from bernflow.fit.settings import FULL_RATE_DIM, resolve_settings
+from bernflow.fit.train.batches import Batches
+from bernflow.fit.train.objective import BatchDensity, find_anchor
+from bernflow.fit.train.progress import Recorder
+from bernflow.fit.train.recipe import Recipe
+from bernflow.keys import as_key
 from bernflow.models.network import as_network, evaluate
 from bernflow.target import Target
 
@@ -103,9 +110,114 @@ def test_a_parameter_per_row_is_refused_in_batches():
         bf.fit(model, batch_size=4, progress=False)
 
 
-def test_chunks_end_with_the_epochs():
-    assert _chunk_lengths(7, 3, 10) == [3, 3, 1]
-    assert _chunk_lengths(20, 10, 4) == [4, 3, 3, 4, 3, 3]
+def pictured(**more):
+    images, x, y = pictures(40)
+    return bf.Model(
+        prior={"beta": dist.Normal(0.0, 1.0)},
+        likelihood=lambda theta, x, h: dist.Normal(h + theta["beta"] * x, 0.5),
+        y=y,
+        x=x,
+        network=eqx.nn.Linear(4, "scalar", key=jax.random.key(0)),
+        images=images,
+        **more,
+    )
+
+
+def subsampled(y):
+    m = numpyro.sample("m", dist.Normal(0.0, 1.0))
+    with numpyro.plate("rows", 40, subsample_size=10):
+        numpyro.sample("y", dist.Normal(m, 1.0), obs=numpyro.subsample(y, event_dim=0))
+
+
+# How each path to a posterior is called.
+PATHS = {
+    "all rows": lambda **how: bf.fit(regression(), **how),
+    "batches": lambda **how: bf.fit(regression(), batch_size=20, **how),
+    "own batches": lambda **how: bf.fit(subsampled, np.linspace(-1.0, 1.0, 40), **how),
+    "network": lambda **how: bf.fit(pictured(), batch_size=20, **how),
+}
+SEVERAL = "a fit on batches of rows has one start and one flow. Leave it out, or fit all rows"
+STEPS = "trained on for a number of steps. Leave it out, or give steps"
+# What the paths cannot honor. Everything else of this list they do.
+REFUSED = {
+    ("batches", "restarts"): SEVERAL,
+    ("batches", "components"): SEVERAL,
+    ("batches", "tolerance"): STEPS,
+    ("own batches", "restarts"): SEVERAL,
+    ("own batches", "components"): SEVERAL,
+    ("own batches", "tolerance"): STEPS,
+    ("network", "tolerance"): STEPS,
+}
+ARGUMENTS = {
+    "restarts": {"restarts": 2, "steps": 30},
+    "components": {"components": 2, "steps": 30},
+    "tolerance": {"tolerance": 0.1},
+    "time_limit": {"time_limit": 1e-3},
+    "optimizer": {"optimizer": 0.0123, "steps": 30},
+}
+
+
+@pytest.mark.filterwarnings("ignore:bernflow. Poor")  # which 30 steps are
+@pytest.mark.parametrize("argument", ARGUMENTS)
+@pytest.mark.parametrize("path", PATHS)
+def test_an_argument_is_honored_or_refused_on_every_path(path, argument, monkeypatch):
+    how = {"family": "gaussian", "progress": False, **ARGUMENTS[argument]}
+    if (path, argument) in REFUSED:
+        with pytest.raises(ArgumentError, match=f"^{argument}={how[argument]}: .*{REFUSED[path, argument]}"):
+            PATHS[path](**how)
+        return
+    rates, call = [], Recipe.rates
+    monkeypatch.setattr(Recipe, "rates", lambda self, *args: [call(self, *args), rates.append(self.learning_rate)][0])
+    posterior = PATHS[path](**how)
+    settings, diagnostics = posterior.settings, posterior.diagnostics
+    if argument == "optimizer":
+        assert settings["learning_rate"] == 0.0123
+        assert set(rates) == {0.0123}
+    elif argument == "time_limit":
+        assert settings["time_limit"] == 1e-3
+        assert settings["out_of_time"] == (path != "all rows")  # whose start is good enough, without a step
+        assert ("Stopped by time_limit=0.001 s" in diagnostics.status) == settings["out_of_time"]
+    elif argument == "tolerance":
+        assert settings["tolerance"] == 0.1
+        assert diagnostics.verdict == "good"
+    else:  # other fits tell what the best one misses, or are parts of a mixture with it
+        assert settings["restarts"] == (2 if argument == "restarts" else 8)
+        assert diagnostics.missing_mass is not None or argument == "components"
+
+
+@pytest.mark.parametrize("path", ["batches", "own batches", "network"])
+@pytest.mark.filterwarnings("ignore:bernflow. Poor")  # which one chunk of steps is
+def test_an_interruption_keeps_the_fit_on_every_path(path, monkeypatch):
+    call, seen = Recorder.__call__, []
+
+    def report(self, done, planned, trace):
+        call(self, done, planned, trace)
+        seen.append(done)
+        if done >= 20:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Recorder, "__call__", report)
+    with pytest.warns(UserWarning, match=r"interrupted after \d+ steps.*judged and returned"):
+        posterior = PATHS[path](family="gaussian", steps=4000, progress=False)
+    assert posterior.settings["interrupted"]
+    assert posterior.settings["joint_steps"] == seen[-1] < 4000
+    assert np.isfinite(posterior.diagnostics.elbo)
+    # The posterior is that of all rows, given the network as far as it was trained.
+    assert posterior.log_weights(100).shape == (100,)
+
+
+def test_in_many_dimensions_batches_take_shorter_steps():
+    num = 2 * FULL_RATE_DIM
+    model = bf.Model(
+        prior={"b": dist.Normal(0.0, 1.0).expand([num]).to_event(1)},
+        likelihood=lambda theta, x: dist.Normal(x @ theta["b"], 1.0),
+        y=np.zeros(50),
+        x=np.ones((50, num)),
+    )
+    names = ("order", "base", "steps", "num_particles", "restarts", "components", "optimizer", "precision")
+    settings = resolve_settings(family="gaussian", **dict.fromkeys(names))
+    stage = _BatchStage(model, settings, Run(), NetworkTraining(), 10, as_key(0))
+    assert stage._recipe().learning_rate == settings.rate_in(num) == settings.learning_rate / 2
 
 
 class Linear(eqx.Module):

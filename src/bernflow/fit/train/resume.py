@@ -14,12 +14,11 @@ from jax.experimental import multihost_utils
 
 from bernflow.errors import ArgumentError, FileFormatError, FileWriteError
 from bernflow.files import check_plain, ensure_writable, write_whole
-from bernflow.fit.checkpoint import Checkpoint, Saved
-from bernflow.fit.chunk import Trainee
 from bernflow.fit.identity import differences
-from bernflow.fit.joint import Anchor, JointTrainee
-from bernflow.fit.loop import Place
-from bernflow.fit.progress import Recorder
+from bernflow.fit.train.checkpoint import Checkpoint, Saved
+from bernflow.fit.train.loop import LoopState
+from bernflow.fit.train.progress import Recorder
+from bernflow.fit.train.state import TrainState
 from bernflow.locks import FolderTakenError, locked
 from bernflow.models.base import AbstractModel
 from bernflow.posterior import Posterior, archive
@@ -27,7 +26,7 @@ from bernflow.posterior.trees import fill_arrays, named_arrays
 from bernflow.sealed import checksum_of, read_sealed, sealed_text
 
 POSTERIOR, FINISHED = "posterior.bernflow", "finished.json"
-RECORD = "record"
+RECORD, CONSTANT = "record", "constant"
 # Files of ours that were being written, by the names that `files.sibling` gives; others are the user's.
 UNFINISHED = re.compile(r"\.(posterior\.bernflow|finished\.json|trial|[a-z0-9]+-[01]\.npz)\.[0-9a-f]{32}\.part")
 
@@ -49,16 +48,9 @@ class Resumption:
             if UNFINISHED.fullmatch(leftover.name) and not leftover.is_dir():  # a process was killed while it wrote
                 leftover.unlink(missing_ok=True)
 
-    def loop(self, name: str = "flow") -> "LoopMemory":
-        """Return the memory of the training of a flow, or of several, on all rows."""
-        return LoopMemory(self._checkpoint(name))
-
-    def joint(self) -> "JointMemory":
-        """Return the memory of the training on batches."""
-        return JointMemory(self._checkpoint("batches"))
-
-    def _checkpoint(self, name: str) -> Checkpoint:
-        return Checkpoint(self.folder, name, self._identity, differences, self._writes)
+    def memory(self, name: str) -> "Memory":
+        """Return the memory of one training of the fit."""
+        return Memory(Checkpoint(self.folder, name, self._identity, differences, self._writes))
 
     def finished(self, model: AbstractModel | None, refiner: Callable[..., Posterior]) -> Posterior | None:
         """Return the posterior of a call that came to its end, or None."""
@@ -115,81 +107,54 @@ class Resumption:
         warnings.warn(f"bernflow: {why}: the fit goes on from its last checkpoint instead.", UserWarning, stacklevel=3)
 
 
-class LoopMemory:
-    """Remembers where the training of stacked flows stands."""
+class Memory:
+    """Remembers where a training stands.
 
-    def __init__(self, checkpoint: Checkpoint):
+    Args:
+        checkpoint: where that is kept; None: nowhere.
+    """
+
+    def __init__(self, checkpoint: Checkpoint | None = None):
         self._checkpoint = checkpoint
+        self._saved = None if checkpoint is None else agreed(checkpoint.read())
+        # Arrays that the training began with and whose computation took long.
+        self.constants: dict[str, Any] = {}
+        if self._saved is not None:
+            start = f"{CONSTANT}_"
+            self.constants = {k.removeprefix(start): v for k, v in self._saved.arrays.items() if k.startswith(start)}
 
-    def restore(self, begun: Trainee, recorder: Recorder) -> Place | None:
+    def restore(self, begun: TrainState, recorder: Recorder) -> LoopState | None:
         """Return where an earlier call ended, and give the recorder what it had seen."""
-        saved = agreed(self._checkpoint.read())
-        if saved is None:
+        saved, checkpoint = self._saved, self._checkpoint
+        if saved is None or checkpoint is None:
             return None
-        with _explained(self._checkpoint):
+        with _explained(checkpoint):
             weights = saved.arrays.get("weights")
-            kept = begun if weights is None else Trainee(*fill_arrays("kept", begun, saved.arrays))
-            after = Trainee(*fill_arrays("after", begun, saved.arrays))
-            cycle, chunk, done = (int(saved.facts[name]) for name in ("cycle", "chunk", "done"))
-            place = Place(cycle, chunk, done, after, kept, weights)
+            kept = begun if weights is None else TrainState(*fill_arrays("kept", begun, saved.arrays))
+            current = TrainState(*fill_arrays("current", begun, saved.arrays))
+            cycle, step, done = (int(saved.facts[name]) for name in ("cycle", "step", "done"))
             recorder.restore(_record_of(saved))
-        return place
+            return LoopState(cycle, step, done, current, kept, weights)
 
-    def keep(self, place: Place, recorder: Recorder) -> None:
+    def keep(self, at: LoopState, recorder: Recorder) -> None:
         """Hear of the end of a chunk."""
+        if self._checkpoint is None:
+            return
         num = recorder.num_rows  # it may have more by the time of writing
 
         def state() -> Saved:
-            arrays = named_arrays("after", place.after) | _named_record(recorder, num)
-            if place.weights is not None:
-                arrays |= named_arrays("kept", place.kept) | {"weights": place.weights}
-            return Saved(arrays, {"cycle": place.cycle, "chunk": place.chunk, "done": place.done})
+            arrays = named_arrays("current", at.current) | _named_record(recorder, num)
+            if at.weights is not None:
+                arrays |= named_arrays("kept", at.kept) | {"weights": at.weights}
+            arrays |= {f"{CONSTANT}_{name}": np.asarray(value) for name, value in self.constants.items()}
+            return Saved(arrays, {"cycle": at.cycle, "step": at.step, "done": at.done})
 
         self._checkpoint.offer(state)
 
     def flush(self) -> None:
         """Write what is not on disk yet."""
-        self._checkpoint.flush()
-
-
-class JointMemory:
-    """Remembers where the training on batches stands."""
-
-    def __init__(self, checkpoint: Checkpoint):
-        self._checkpoint = checkpoint
-        self._saved = agreed(checkpoint.read())
-
-    def anchor(self) -> Anchor | None:
-        """Return the anchor of the control variates, which took a pass over all rows; None where there is none."""
-        if self._saved is None or "anchor_x" not in self._saved.arrays:
-            return None
-        # NumPy arrays: of very many rows it is in double precision whatever the training is in.
-        return Anchor(*(self._saved.arrays[f"anchor_{name}"] for name in Anchor._fields))  # type: ignore[arg-type]
-
-    def restore(self, begun: JointTrainee, recorder: Recorder) -> tuple[JointTrainee, int]:
-        """Return where an earlier call ended with its number of steps, or the beginning."""
-        if self._saved is None:
-            return begun, 0
-        with _explained(self._checkpoint):
-            trainee = JointTrainee(*fill_arrays("trainee", begun, self._saved.arrays))
-            recorder.restore(_record_of(self._saved))
-            return trainee, int(self._saved.facts["done"])
-
-    def keep(self, done: int, trainee: JointTrainee, anchor: Anchor | None, recorder: Recorder) -> None:
-        """Hear of the end of a chunk."""
-        num = recorder.num_rows  # it may have more by the time of writing
-
-        def state() -> Saved:
-            arrays = named_arrays("trainee", trainee) | _named_record(recorder, num)
-            if anchor is not None:
-                arrays |= {f"anchor_{name}": np.asarray(value) for name, value in anchor._asdict().items()}
-            return Saved(arrays, {"done": done})
-
-        self._checkpoint.offer(state)
-
-    def flush(self) -> None:
-        """Write what is not on disk yet."""
-        self._checkpoint.flush()
+        if self._checkpoint is not None:
+            self._checkpoint.flush()
 
 
 class _explained:  # noqa: N801  (used like a function)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import bernflow as bf
-from bernflow.fit import judging, loop
-from bernflow.fit.chunk import CHUNK
-from bernflow.fit.interruption import Interruption
-from bernflow.fit.loop import Method
-from bernflow.fit.progress import Recorder
+from bernflow.fit import judging
+from bernflow.fit.train import loop
+from bernflow.fit.train.interruption import Interruption
+from bernflow.fit.train.progress import Recorder
+from bernflow.fit.train.recipe import CHUNK, Recipe
 
 STEPS = 4 * CHUNK
 INTERRUPTED = "bernflow: interrupted after {} steps.*judged and returned"
@@ -68,13 +68,13 @@ def test_an_interrupted_fit_returns_what_it_has(interrupt_after, gaussian_model,
 
 def test_an_interruption_keeps_the_better_of_the_last_cycle_and_now(interrupt_after, gaussian_model, monkeypatch):
     # The second cycle is spoiled on purpose: its rate is far too high.
-    rates, seen = Method.rates, []
+    rates, seen = Recipe.rates, []
 
     def spoiled(self, num, share=1.0):
         seen.append(num)
         return rates(self, num, share) * (1.0 if len(seen) == 1 else 300.0)
 
-    monkeypatch.setattr(Method, "rates", spoiled)
+    monkeypatch.setattr(Recipe, "rates", spoiled)
     interrupt_after(STEPS // 2 + CHUNK, press)
     with pytest.warns(UserWarning, match=INTERRUPTED.format(STEPS // 2 + CHUNK)):
         posterior = fit(gaussian_model, STEPS)

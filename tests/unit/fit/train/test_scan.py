@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bernflow.fit import steps
+from bernflow.fit.train import scan as steps
 
 
 @pytest.mark.parametrize("length", [1, 3])

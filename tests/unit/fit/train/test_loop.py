@@ -7,11 +7,17 @@ import optax
 import pytest
 
 import bernflow as bf
-from bernflow.fit import loop
 from bernflow.fit.bar import Bar
-from bernflow.fit.chunk import CHUNK, Trace, begin, take_steps
-from bernflow.fit.loop import Cycle, Method, train
-from bernflow.fit.progress import Recorder
+from bernflow.fit.deadline import Deadline, Pace
+from bernflow.fit.train import loop, stopping
+from bernflow.fit.train.draws import Draws
+from bernflow.fit.train.loop import Training, Watch, run_alone
+from bernflow.fit.train.objective import AllRows
+from bernflow.fit.train.progress import Recorder
+from bernflow.fit.train.recipe import CHUNK, Cycle, Recipe, StepConfig
+from bernflow.fit.train.state import Trace, begin
+from bernflow.fit.train.steps import Chunk, take_steps
+from bernflow.fit.train.stopping import StoppingRule
 from bernflow.flows.affine import DiagonalAffine
 from bernflow.flows.gaussian import LocationScale
 from bernflow.keys import as_key
@@ -25,8 +31,8 @@ def stacked_flow(num=1):
     return jax.tree.map(lambda leaf: jnp.stack([leaf] * num), flow)
 
 
-def silent(*args):
-    pass
+def recipe_of(rate=0.01, use_score=False, **more):
+    return Recipe(StepConfig(OPTIMIZER, use_score), rate, 8, **more)
 
 
 @jax.custom_jvp
@@ -44,16 +50,9 @@ def broken_target():
 
 
 def run(trainee, target, num_steps, key=0):
-    return take_steps(
-        trainee,
-        target,
-        as_key(key),
-        np.pad(np.full(num_steps, 0.05), (0, CHUNK - num_steps)),
-        np.zeros(trainee.num_skipped.shape[0]),
-        optimizer=OPTIMIZER,
-        num_particles=8,
-        use_score=False,
-    )
+    rates = np.pad(np.full(num_steps, 0.05), (0, CHUNK - num_steps))
+    powers, pace = np.zeros(trainee.num_skipped.shape[0]), Pace(Deadline.start())
+    return take_steps(Chunk(trainee, AllRows(target), as_key(key), rates, powers, recipe_of(), pace))
 
 
 def test_steps_that_are_not_finite_are_skipped_and_counted(broken_target):
@@ -77,51 +76,64 @@ def test_padding_is_neither_trained_nor_counted(broken_target):
 
 def test_train_takes_the_steps_that_it_was_told(broken_target):
     heard = []
-    method = Method(OPTIMIZER, 0.01, False, 8, use_score=False)
-    trained = train(
-        begin(stacked_flow(), OPTIMIZER),
-        broken_target,
-        jax.random.key(0),
-        method,
-        CHUNK + 7,
-        lambda done, planned, trace: heard.append((done, planned, trace.elbo.shape)),
-    )
+    watch = Watch(lambda done, planned, trace: heard.append((done, planned, trace.elbo.shape)))
+    recipe = recipe_of(steps=CHUNK + 7)
+    training = Training(AllRows(broken_target), jax.random.key(0), recipe, Pace(Deadline.start()), watch)
+    trained = run_alone(training.run(begin(stacked_flow(), OPTIMIZER)))
     assert (trained.steps, trained.interrupted) == (CHUNK + 7, False)
     assert heard == [(CHUNK, CHUNK + 7, (1, CHUNK)), (CHUNK + 7, CHUNK + 7, (1, 7))]
 
 
 def test_rates():
-    rates = Method(OPTIMIZER, 0.1, False, 8, True).rates(1000)
+    rates = recipe_of(0.1).rates(1000)
     assert rates.shape == (1000,)
     assert rates[0] == pytest.approx(0.1 / 50)
     assert 0.099 < rates.max() <= 0.1
     assert 0 < rates[-1] < 1e-5
     assert np.all(np.diff(rates[50:]) < 0)
-    np.testing.assert_array_equal(Method(OPTIMIZER, 0.1, True, 8, True).rates(5), 0.1)
-    np.testing.assert_array_equal(Method(OPTIMIZER, None, False, 8, True).rates(5), 1.0)
+    np.testing.assert_array_equal(recipe_of(0.1, constant_rate=True).rates(5), 0.1)
+    np.testing.assert_array_equal(recipe_of(None).rates(5), 1.0)
+    # The weights of a network follow the same schedule, also where the optimizer of the flow has rates of its own.
+    assert recipe_of(0.1).weights_rates(5) is None
+    np.testing.assert_allclose(recipe_of(None, weights_rate=0.2).weights_rates(1000), 2.0 * rates)
+
+
+def test_chunks_end_with_the_epochs():
+    assert recipe_of(chunk=10, epoch=3).chunk_lengths(7) == ([3, 3, 1], 3)
+    assert recipe_of(chunk=4, epoch=10).chunk_lengths(20) == ([4, 3, 3, 4, 3, 3], 4)
+    assert recipe_of().chunk_lengths(2 * CHUNK + 7) == ([CHUNK, CHUNK, 7], CHUNK)
+    assert loop._remaining([4, 3, 3], 5) == [2, 3]
 
 
 @pytest.mark.parametrize(("sd", "highest"), [(1.1, [0.1, 0.1, 0.025]), (3.0, [0.1, 0.05, 0.025])])
 def test_near_the_posterior_a_bold_cycle_takes_the_whole_rate_and_in_vain_is_not_the_last(monkeypatch, sd, highest):
     rates = []
 
-    def in_vain(trainee, target, key, chunk, *args, **kwargs):
-        rates.append(float(chunk.max()))
-        return trainee, Trace(np.zeros((1, CHUNK)), np.zeros((1, CHUNK)))
+    def in_vain(chunk):
+        rates.append(float(chunk.rates.max()))
+        return chunk.state, Trace(np.zeros((1, CHUNK)), np.zeros((1, CHUNK)))
 
     monkeypatch.setattr(loop, "take_steps", in_vain)
-    monkeypatch.setattr(loop, "is_close", lambda weights: False)
-    monkeypatch.setattr(loop, "has_arrived", lambda *args: False)
+    monkeypatch.setattr(stopping, "_only_little_is_left", lambda weights: False)
+    monkeypatch.setattr(stopping, "_is_invisible", lambda *args: False)
     target = Target(bf.from_log_density(lambda x: -0.5 * (x[0] / sd) ** 2, init=jnp.zeros(1)))
     cycles = (Cycle(CHUNK), Cycle(CHUNK, 0.5, bold=True), Cycle(CHUNK, 0.25))
-    method = Method(OPTIMIZER, 0.1, False, 8, use_score=True, long_cycle=CHUNK)
-    ends = list(loop.go_through(cycles[:1], begin(stacked_flow(), OPTIMIZER), target, as_key(0), method))
-    assert [end.is_over for end in ends] == [False, True]
-    rates.clear()
-    ends = list(loop.go_through(cycles, begin(stacked_flow(), OPTIMIZER), target, as_key(0), method))
+    recipe, pace = recipe_of(0.1, use_score=True, widened=True), Pace(Deadline.start())
+    rule = StoppingRule(Draws(target, as_key(1), recipe, pace), long_cycle=CHUNK)
+
+    def ends_of(cycles):
+        ends = []
+        watch = Watch(ends=lambda at, is_over: bool(ends.append(is_over)))  # goes on all the same
+        monkeypatch.setattr(Recipe, "cycles", lambda *args: cycles)
+        rates.clear()
+        run_alone(Training(AllRows(target), as_key(0), recipe, pace, watch, rule).run(begin(stacked_flow(), OPTIMIZER)))
+        return ends
+
+    assert ends_of(cycles[:1]) == [False, True]
+    ends = ends_of(cycles)
     np.testing.assert_allclose(rates, highest, rtol=0.1)
     is_near = highest[1] == 0.1
-    assert [end.is_over for end in ends] == [False, True, not is_near, True]
+    assert ends == [False, True, not is_near, True]
 
 
 def test_recorder_keeps_the_mean_of_every_chunk_with_its_error():
