@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from bernflow.compare.entries import Entry, as_entry
-from bernflow.diagnostics.verdict import Diagnostics
+from bernflow.diagnostics.findings import Diagnostics
 from bernflow.errors import ArgumentError
 from bernflow.keys import as_key
 from bernflow.posterior.arguments import check_count

@@ -1,6 +1,5 @@
 """From a target to a judged posterior: start, train, choose, judge."""
 
-import dataclasses
 import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -11,15 +10,16 @@ import numpy as np
 from jaxtyping import Array, Int, Key
 
 from bernflow.background import Effort, without_pauses
-from bernflow.diagnostics.verdict import Diagnostics
+from bernflow.diagnostics.findings import STOPPED, Finding, remark
 from bernflow.fit import modes
 from bernflow.fit.ahead import compile_ahead
 from bernflow.fit.bar import Bar
 from bernflow.fit.building import flows_at
+from bernflow.fit.checks.evidence import Subject
+from bernflow.fit.checks.run import run_checks
 from bernflow.fit.chunk import Trainee, begin, gradients_per_step
 from bernflow.fit.deadline import Deadline, Pace
 from bernflow.fit.devices import Devices
-from bernflow.fit.final import Evidence, final_judgment
 from bernflow.fit.interruption import Interruption
 from bernflow.fit.judging import DIAGNOSTIC_PRECISION, Look, cast, choose, look
 from bernflow.fit.loop import LONG_CYCLE, LONG_CYCLE_IN_REFINING, Method, Place, train
@@ -49,6 +49,9 @@ from bernflow.versions import version_of
 NUM_STARTS = 8
 # Under a time limit, the least share of it that must be left after the search for starts.
 LEFT_AFTER_STARTS = 0.5
+
+# What to do with a training that was cut short.
+CONTINUE = "post.refine() continues the training"
 
 Refiner = Callable[..., Posterior]
 Distribution = TypeVar("Distribution", bound=AbstractDistribution)
@@ -228,7 +231,7 @@ def train_and_judge(
     def accept(trainee: Trainee) -> bool:
         nonlocal seen
         seen = look_at(trainee)  # kept for the verdict
-        return seen.judge().verdict == "good"
+        return seen.alone.verdict == "good"
 
     with Interruption() as interruption:
         try:
@@ -250,17 +253,30 @@ def train_and_judge(
             if seen is None or seen.trainee is not trained.trainee:
                 seen = look_at(trained.trainee)
             spread = _spread(target, devices)
-            evidence = Evidence(seen, spread, settings, probes if devices is None else None, done)
-            diagnostics, places = final_judgment(evidence, deadline, (choice_key, judge_key))
+            subject = Subject(
+                seen.distribution,
+                seen.draws,
+                seen.log_weights,
+                seen.alone,
+                spread,
+                settings,
+                deadline,
+                choice_key,
+                judge_key,
+                probes if devices is None else None,
+                seen.missing,
+                done,
+            )
+            evidence = run_checks(subject)
+            diagnostics, places = subject.judge(evidence), evidence.places
     if interruption.heard and not interrupted:  # while it was judged
         interrupted = True
         _warn_interrupted(done_before + done)
+    total = done_before + done
     if interrupted:
-        diagnostics = _say_more(diagnostics, f"Interrupted after {done_before + done} steps: post.refine() trains on.")
+        diagnostics = diagnostics.adding(remark(STOPPED, f"interrupted after {total} steps", CONTINUE, steps=total))
     elif trained.out_of_time:
-        diagnostics = say_out_of_time(
-            diagnostics, deadline, f"after {done_before + done} steps", "post.refine() trains on"
-        )
+        diagnostics = diagnostics.adding(stopped_by_limit(deadline, f"after {total} steps", CONTINUE))
     history = recorder.history(seen.best)
     if earlier is not None:
         history = {name: np.concatenate([earlier.history[name], values]) for name, values in history.items()}
@@ -288,10 +304,12 @@ def describe_run(
 
 def warn_if_poor(posterior: Posterior) -> None:
     """Say aloud that a posterior cannot be trusted."""
-    if posterior.diagnostics.verdict == "poor":
-        # The status says already what the first piece of advice repeats.
-        advice = " ".join(posterior.advice[1:]).replace("`", "")
-        warnings.warn(f"bernflow: {posterior.diagnostics.status} {advice}".strip(), UserWarning, stacklevel=3)
+    found = posterior.diagnostics
+    if found.verdict == "poor":
+        # The status says already what the first piece of advice repeats, and all that helps an improper posterior.
+        advice = [] if found.improper else posterior.advice[1:]
+        plain = " ".join(["bernflow:", found.status, *advice]).replace("`", "")
+        warnings.warn(plain, UserWarning, stacklevel=3)
 
 
 def _warn_interrupted(steps: int) -> None:
@@ -304,13 +322,9 @@ def _warn_interrupted(steps: int) -> None:
     )
 
 
-def say_out_of_time(diagnostics: Diagnostics, deadline: Deadline, when: str, advice: str) -> Diagnostics:
-    """Add to the status that the time limit has ended the fit."""
-    return _say_more(diagnostics, f"Stopped by time_limit={deadline.limit:g} s {when}: {advice}.")
-
-
-def _say_more(diagnostics: Diagnostics, more: str) -> Diagnostics:
-    return dataclasses.replace(diagnostics, status=f"{diagnostics.status} {more}")
+def stopped_by_limit(deadline: Deadline, when: str, advice: str = "allow more time") -> Finding:
+    """Return the finding that the time limit has ended the fit."""
+    return remark(STOPPED, f"stopped by time_limit={deadline.limit:g} s {when}", advice)
 
 
 def share(

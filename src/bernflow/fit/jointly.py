@@ -11,19 +11,19 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Key
 
-from bernflow.diagnostics.verdict import judge, say_improper
+from bernflow.diagnostics.verdict import judge
 from bernflow.fit import joint
 from bernflow.fit.bar import Bar
 from bernflow.fit.batches import Batches
+from bernflow.fit.checks.evidence import Subject
+from bernflow.fit.checks.run import run_checks
 from bernflow.fit.deadline import Deadline, Pace
 from bernflow.fit.devices import Devices, check_batches
-from bernflow.fit.elsewhere import Fit, look_elsewhere
-from bernflow.fit.engine import describe_run, initial_flows, num_starts, say_out_of_time, train_and_judge
-from bernflow.fit.evaluation import NUM_DIAGNOSTIC_DRAWS, num_diagnostic_draws, weigh
-from bernflow.fit.judging import DIAGNOSTIC_PRECISION, cast
-from bernflow.fit.many_rows import MAX_JUDGED_ROWS, find_mode, judge_by_part, say_part
+from bernflow.fit.engine import describe_run, initial_flows, num_starts, stopped_by_limit, train_and_judge
+from bernflow.fit.evaluation import NUM_DIAGNOSTIC_DRAWS, num_diagnostic_draws
+from bernflow.fit.judging import DIAGNOSTIC_PRECISION, cast, draw_and_judge
+from bernflow.fit.many_rows import MAX_JUDGED_ROWS, find_mode, judge_by_part, with_part
 from bernflow.fit.progress import Recorder
-from bernflow.fit.rays import find_endless
 from bernflow.fit.resume import Resumption
 from bernflow.fit.settings import Settings
 from bernflow.fit.start import Gaussian
@@ -171,21 +171,15 @@ def fit_jointly(
             skipped = int(trainee.num_skipped)
             if many and anchor is not None:
                 part = judge_by_part(flow, density, batches, anchor, final_key, pace.num_draws(NUM_DIAGNOSTIC_DRAWS))
-                diagnostics = say_part(judge(part.log_weights, num_failed_steps=skipped), part, batches)
+                diagnostics = with_part(judge(part.log_weights, num_failed_steps=skipped), part, batches)
             else:
                 spread = Target(model if devices is None else devices.spread(model))
                 num = pace.num_draws(num_diagnostic_draws(spread.model, dim=spread.dim))
-                draws, log_weights = weigh(flow, spread, final_key, num)
-                diagnostics = judge(log_weights, num_failed_steps=skipped)
-                if diagnostics.verdict != "poor":
-                    fit = Fit(flow, draws, num, diagnostics.log_evidence)
-                    search = look_elsewhere(fit, spread, settings, None, final_key)
-                    diagnostics = judge(log_weights, elsewhere=search.elsewhere, num_failed_steps=skipped)
-                endless = find_endless(flow, spread, draws, log_weights, final_key)
-                if endless is not None:
-                    diagnostics = say_improper(diagnostics, *endless)
+                drawn = draw_and_judge(flow, spread, final_key, num, skipped)
+                subject = Subject(flow, *drawn, spread, settings, deadline, final_key, final_key, steps=done)
+                diagnostics = subject.judge(run_checks(subject))
         if out_of_time:
-            diagnostics = say_out_of_time(diagnostics, deadline, f"after {done} of {steps} steps", "allow more time")
+            diagnostics = diagnostics.adding(stopped_by_limit(deadline, f"after {done} of {steps} steps"))
         chosen = settings.describe() | describe_run(done, skipped, deadline, out_of_time=out_of_time) | more
         return Posterior(flow, layout_of(model), model, diagnostics, history, chosen, refiner)
     frozen = Target(model.frozen(*fetched((trainee.weights, trainee.state))))
@@ -209,8 +203,8 @@ def fit_jointly(
     posterior.settings |= more
     if out_of_time:
         posterior.settings["out_of_time"] = True
-        when = f"after {done} of {steps} steps of the network"
-        posterior.diagnostics = say_out_of_time(posterior.diagnostics, deadline, when, "allow more time")
+        stopped = stopped_by_limit(deadline, f"after {done} of {steps} steps of the network")
+        posterior.diagnostics = posterior.diagnostics.adding(stopped)
     posterior.history |= {f"joint_{name}": values for name, values in history.items()}
     return posterior
 

@@ -1,11 +1,11 @@
 """What training on promises before it starts, and what it has gained."""
 
-import dataclasses
 import sys
 
 from tqdm.auto import tqdm
 
 from bernflow.diagnostics.advice import rise
+from bernflow.diagnostics.findings import REFINED, remark
 from bernflow.fit.loop import LONG_CYCLE_IN_REFINING
 from bernflow.fit.stopping import A_LITTLE
 from bernflow.posterior import Posterior
@@ -36,11 +36,10 @@ def announce(posterior: Posterior, steps: int | None, progress: bool) -> None:
 
 
 def say_gain(refined: Posterior, before: Posterior) -> None:
-    """Add to the status of a refined posterior what the training on has gained."""
+    """Add to the findings of a refined posterior what the training has gained."""
     steps = refined.settings["steps"] - before.settings["steps"]
     diagnostics, earlier = refined.diagnostics, before.diagnostics
     gain = diagnostics.elbo - earlier.elbo
     error = (diagnostics.elbo_se**2 + earlier.elbo_se**2) ** 0.5
     said = f"gained {gain:.2g} nats" if gain > max(2.0 * error, A_LITTLE) else "gained nothing"
-    status = f"{diagnostics.status} Refining it by {steps:,} steps has {said}."
-    refined.diagnostics = dataclasses.replace(diagnostics, status=status)
+    refined.diagnostics = diagnostics.adding(remark(REFINED, f"refining by {steps:,} steps {said}", gain=gain))

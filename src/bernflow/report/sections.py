@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from bernflow.diagnostics.advice import advise
-from bernflow.diagnostics.verdict import Diagnostics
+from bernflow.diagnostics.findings import Diagnostics
 from bernflow.posterior.display import write_error, write_evidence_error
 from bernflow.report.components import COLUMNS, Component, table_row
 from bernflow.report.material import Material

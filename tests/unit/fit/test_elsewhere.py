@@ -8,11 +8,14 @@ import numpyro.distributions as dist
 import pytest
 
 import bernflow as bf
+from bernflow.diagnostics import judge
 from bernflow.diagnostics.elsewhere import effect_of
-from bernflow.fit.climbing import climb
-from bernflow.fit.elsewhere import Fit, _gaussian_of, look_elsewhere, num_heated
-from bernflow.fit.heated import draw_heated
-from bernflow.fit.probes import missed_modes, ranked, stack
+from bernflow.fit.checks.climbing import climb
+from bernflow.fit.checks.evidence import Subject, gaussian_of
+from bernflow.fit.checks.heated import draw_heated, num_heated
+from bernflow.fit.checks.probes import missed_modes, ranked, stack
+from bernflow.fit.checks.run import run_checks
+from bernflow.fit.deadline import Deadline
 from bernflow.fit.settings import resolve_settings
 from bernflow.fit.start import Gaussian
 from bernflow.flows.affine import TriangularAffine
@@ -119,9 +122,9 @@ def test_a_wide_gaussian_is_made_of_what_was_found():
     share, width = 0.3, 20.0
     found = heat(mixed(normal, lambda x: normal(x, width), share), 3, log_share=np.log1p(-share)).found
     draws = np.random.default_rng(0).normal(size=(2000, 3))
-    wide = _gaussian_of(found, draws).at(0)
+    wide = gaussian_of(found, draws).at(0)
     assert np.sqrt(np.diagonal(wide.factor @ wide.factor.T)) == pytest.approx(np.full(3, width), rel=0.2)
-    few = _gaussian_of(found._replace(points=found.points[:9], log_mass=found.log_mass[:9]), draws).at(0)
+    few = gaussian_of(found._replace(points=found.points[:9], log_mass=found.log_mass[:9]), draws).at(0)
     assert np.isfinite(few.factor).all()
 
 
@@ -153,13 +156,20 @@ def test_paths_from_far_out_find_a_far_mode():
     dim = 6
     target = target_of(mixed(normal, lambda x: normal(x - 12.0), 0.4), dim)
     draws = np.random.default_rng(0).normal(size=(20_000, dim))
-    fit = Fit(unit(dim), draws, 20_000, float(np.log(0.6)))
-    search = look_elsewhere(fit, target, SETTINGS, start_at_zero(dim), as_key(0))
-    assert search.elsewhere.modes
-    assert search.elsewhere.share == pytest.approx(0.4, rel=0.1)
+    log_weights = np.full(20_000, np.log(0.6))
+    told, keys = (SETTINGS, Deadline.start()), (as_key(0), as_key(1))
+    subject = Subject(unit(dim), draws, log_weights, judge(log_weights), target, *told, *keys, start_at_zero(dim))
+    evidence = run_checks(subject)
+    elsewhere = evidence.elsewhere(target.layout.labels())
+    assert elsewhere.modes
+    assert elsewhere.share == pytest.approx(0.4, rel=0.1)
     # Eight paths more begin where the tempered run ended.
-    assert search.elsewhere.looked == ("4,000 heated draws", "80 starts", "a tempered run of 1,000 particles")
-    assert any(np.allclose(place, 12.0, atol=1.0) for place in search.places.loc)
+    assert elsewhere.looked == ("4,000 heated draws", "80 starts", "a tempered run of 1,000 particles")
+    assert any(np.allclose(place, 12.0, atol=1.0) for place in evidence.places.loc)
+    found = subject.judge(evidence)
+    assert found.verdict == "poor"
+    assert "other starts found" in found.status
+    assert subject.alone.verdict == "good"
 
 
 def test_the_prior_tells_where_to_start():
@@ -169,7 +179,9 @@ def test_the_prior_tells_where_to_start():
 
     target = Target(as_model(model, (), {}))
     heated = draw_heated(unit(2, 1000.0), target, 0.0, as_key(0), 500)
-    probes, num, origin = climb(target, SETTINGS, start_at_zero(2), heated, np.empty((0, 2)), as_key(1))
+    probes, num, origin = climb(
+        target, SETTINGS, start_at_zero(2), (heated.points, heated.promise), np.empty((0, 2)), as_key(1)
+    )
     assert num == 72
     assert "prior" in origin
     assert {round(float(x), -2) for x in probes.loc[probes.elbo > -20.0, 0]} >= {1000.0, 1500.0}

@@ -58,7 +58,9 @@ def test_an_interrupted_fit_returns_what_it_has(interrupt_after, gaussian_model,
     assert posterior.history["step"][-1] == CHUNK
     # Trained, not only begun: judged like any other fit.
     assert posterior.diagnostics.verdict == "good"
-    assert posterior.diagnostics.status.endswith(f"Interrupted after {CHUNK} steps: post.refine() trains on.")
+    assert posterior.diagnostics.status.endswith(
+        f"Interrupted after {CHUNK} steps; post.refine() continues the training."
+    )
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
     more = posterior.refine(steps=10, progress=False)
