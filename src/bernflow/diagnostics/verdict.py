@@ -17,7 +17,8 @@ finding with the best verdict that it allows; the verdict is the worst of these.
 4. `_missing`: mass found elsewhere makes a fit poor above 5 %, and at best usable above 1 % or where it changes a mean
    by 0.1 sd or a standard deviation by 10 %.
 5. `_of_weights`: the agreement of the draws with the density, in the order of its branches.
-6. `_unsearched`: nearly equal weights of a high k-hat are at best usable if no search was made outside of the draws.
+6. `_unsearched`: with a high k-hat the weights do not say what the draws do not reach. If no search outside of the
+   draws has looked there, nearly equal weights are at best usable, and others are poor.
 
 `fit.checks` finds out what 1, 2 and 4 need; that takes the target and the flow.
 
@@ -79,7 +80,7 @@ EVEN_ESS = 0.995
 GOOD_ESS_DIM, LEAST_GOOD_ESS = 10, 0.5
 # Highest k-hat and least ESS fraction at which the bulk is accurate.
 BULK_KHAT, BULK_ESS = 1.0, 0.9
-# Pairs of the highest k-hat and the least ESS fraction at which the draws agree with the density where they are.
+# Pairs of the highest k-hat and the least ESS fraction at which that is so without a search outside of the draws.
 AGREEING_LIMITS = ((1.5, 0.99), (np.inf, 0.999))
 # Below this the tail of the weights holds too few draws to call anything good.
 MIN_DRAWS_GOOD = 1000
@@ -91,6 +92,7 @@ CAUSES_OF_IMPROPER = (
     "a flat prior, separated classes, columns that repeat each other, a scale that may become zero, values that are "
     "clipped, and a log density of the wrong sign"
 )
+LOST_TAILS = "the fit does not cover the tails of the posterior, and weights cannot correct that"
 NO_TAILS = (
     "trust means of bounded quantities and central intervals, but not tail probabilities; post.to_nuts() gives exact "
     "draws"
@@ -182,7 +184,7 @@ def _of_weights(
         return say("usable", "importance weights correct the remaining error", weighted)
     if khat <= BULK_KHAT and ess >= BULK_ESS:
         return say("usable", "the bulk is accurate, but the far tails are not", NO_TAILS)
-    if any(khat <= highest and ess >= least for highest, least in AGREEING_LIMITS):
+    if ess >= BULK_ESS:
         return say(
             "usable",
             "the draws agree with the density where they are, but with a k-hat above 1 the weights say nothing about "
@@ -191,18 +193,22 @@ def _of_weights(
             "post.to_nuts() gives exact draws",
         )
     if ess >= USABLE_ESS:
-        tails = "the fit does not cover the tails of the posterior, and weights cannot correct that"
-        return say("poor", tails, "do not use the draws")
+        return say("poor", LOST_TAILS, "do not use the draws")
     far = "the fit is far from the posterior, and a few draws carry all the weight"
     return say("poor", far, "do not use the draws")
 
 
-def _unsearched(diagnostics: Diagnostics, elsewhere: Elsewhere | None) -> Finding | None:
-    """Return that a tail is open if a search had nowhere to look; while a fit is trained, none is made."""
-    if elsewhere is None or elsewhere.looked or not diagnostics.khat > USABLE_KHAT or not diagnostics.weights_are_even:
+def _unsearched(alone: Diagnostics, elsewhere: Elsewhere | None) -> Finding | None:
+    """Return that the tails are open, if a search had nowhere to look or (None) was not made."""
+    khat, ess = alone.khat, alone.ess_fraction
+    if (elsewhere is not None and elsewhere.looked) or not khat > USABLE_KHAT or alone.verdict == "poor":
         return None
-    why = "the importance weights are nearly equal, but nothing was looked for outside of the draws, and k-hat is"
-    return Finding(UNSEARCHED, "usable", f"{why} {diagnostics.khat:.2f}", NO_TAILS, {"khat": diagnostics.khat})
+    if alone.weights_are_even:  # while a fit is trained, no search is made
+        why = "the importance weights are nearly equal, but nothing was looked for outside of the draws, and k-hat is"
+        return None if elsewhere is None else Finding(UNSEARCHED, "usable", f"{why} {khat:.2f}", NO_TAILS)
+    if khat <= BULK_KHAT or any(khat <= highest and ess >= least for highest, least in AGREEING_LIMITS):
+        return None
+    return Finding(UNSEARCHED, "poor", LOST_TAILS, "do not use the draws")
 
 
 def may_be_good(khat: float, ess: float, dim: int) -> bool:
@@ -225,7 +231,7 @@ def judge(
     num_failed_steps: int = 0,
     num_resamples: int = 50,
 ) -> Diagnostics:
-    """Judge a fit by the importance weights of fresh draws; the rules are in the module's documentation.
+    """Judge a fit by the importance weights of fresh draws and a search; the rules are in the module's documentation.
 
     Args:
         log_weights: log p - log q at draws of q, (s,); at least 1,000 for "good", 20,000 recommended.
@@ -242,6 +248,17 @@ def judge(
         >>> judge(np.random.default_rng(1).normal(size=4000) * 0.01).verdict
         'good'
     """
+    alone = judge_weights(log_weights, draws, num_failed_steps, num_resamples)
+    return with_search(alone, missing_mass, elsewhere, num_parts)
+
+
+def judge_weights(
+    log_weights: ArrayLike,
+    draws: Float[np.ndarray, "s p"] | None = None,
+    num_failed_steps: int = 0,
+    num_resamples: int = 50,
+) -> Diagnostics:
+    """Judge a fit by the importance weights alone, for `with_search`; the arguments are those of `judge`."""
     raw = np.asarray(log_weights, dtype=np.float64)
     num, num_nonfinite = raw.size, int(np.sum(~np.isfinite(raw)))
     invalid = np.isnan(raw) | (raw == np.inf)
@@ -260,7 +277,7 @@ def judge(
     if num_failed_steps:
         skipped = f"{num_failed_steps} training steps were not finite and were skipped"
         findings.append(remark(SKIPPED, skipped, num=num_failed_steps))
-    alone = Diagnostics(
+    return Diagnostics(
         khat=khat,
         khat_se=khat_se,
         ess_fraction=ess,
@@ -273,7 +290,6 @@ def judge(
         num_nonfinite=num_nonfinite,
         findings=tuple(findings),
     )
-    return with_search(alone, missing_mass, elsewhere, num_parts)
 
 
 def with_search(

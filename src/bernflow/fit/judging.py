@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from bernflow.diagnostics.findings import Diagnostics
-from bernflow.diagnostics.verdict import judge, with_search
+from bernflow.diagnostics.verdict import judge_weights, with_search
 from bernflow.fit import modes
 from bernflow.fit.chunk import Trainee, num_stacked
 from bernflow.fit.deadline import Pace
@@ -99,7 +99,7 @@ def draw_and_judge(
     draws, log_weights = weigh(distribution, target, key, num)
     # In very many dimensions not all draws are kept.
     kept = draws if len(draws) == len(log_weights) else None
-    return draws, log_weights, judge(log_weights, draws=kept, num_failed_steps=num_skipped)
+    return draws, log_weights, judge_weights(log_weights, kept, num_skipped)
 
 
 def choose(

@@ -7,8 +7,9 @@ from scipy import stats
 
 from bernflow.cli.printing import figure_lines
 from bernflow.diagnostics import Finding, judge
+from bernflow.diagnostics.elsewhere import NOT_SEARCHED, Elsewhere
 from bernflow.diagnostics.findings import STOPPED, remark
-from bernflow.diagnostics.verdict import _of_weights, improper
+from bernflow.diagnostics.verdict import _of_weights, improper, with_search
 from bernflow.errors import ArgumentError
 from bernflow.posterior import display
 from bernflow.report import sections
@@ -138,8 +139,11 @@ def test_nearly_constant_weights_are_good_whatever_their_tail():
     assert "k-hat" not in found.status
 
 
-def level(log_weights, khat, ess, ess_se=0.0):
-    return _of_weights(log_weights, khat, ess, ess_se).level
+def level(log_weights, khat, ess, ess_se=0.0, elsewhere=None):
+    """Return the verdict on given figures."""
+    found = _of_weights(log_weights, khat, ess, ess_se)
+    figures = {"khat": khat, "ess_fraction": ess, "findings": (found,)}
+    return with_search(dataclasses.replace(judge(np.zeros(100)), **figures), None, elsewhere).verdict
 
 
 # Just inside and just outside of every limit of the rule.
@@ -269,3 +273,19 @@ def test_khat_is_left_out_only_where_weights_are_nearly_equal():
     assert "k-hat" not in judge(np.zeros(2000)).status
     assert "k-hat" in judge(shifted(0.12)(0)).status
     assert "k-hat" in judge(shifted(0.5)(0)).status
+
+
+@pytest.mark.parametrize(
+    ("khat", "ess", "verdict"),
+    [
+        (1.001, 0.9, "usable"),
+        (9.0, 0.9, "usable"),
+        (9.0, 0.899, "poor"),
+        (0.701, 0.899, "poor"),
+        (1.001, 0.899, "poor"),
+    ],
+)
+def test_a_search_says_what_a_high_khat_leaves_open(khat, ess, verdict):
+    uneven = np.where(np.arange(2000) == 0, 1.0, 0.0)
+    assert level(uneven, khat, ess, elsewhere=Elsewhere(("4,000 heated draws",))) == verdict
+    assert level(uneven, khat, ess, elsewhere=NOT_SEARCHED) == level(uneven, khat, ess) == "poor"

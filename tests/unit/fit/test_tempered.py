@@ -10,7 +10,7 @@ import numpyro.distributions as dist
 import pytest
 
 import bernflow as bf
-from bernflow.diagnostics import judge
+from bernflow.diagnostics.verdict import judge_weights
 from bernflow.errors import ArgumentError
 from bernflow.fit.checks.effort import CHECKS, resolve_checks
 from bernflow.fit.checks.evidence import Evidence, Subject
@@ -76,9 +76,8 @@ def subject_of(target, num, log_evidence, chosen=None):
     fit = LocationScale(TriangularAffine(jnp.zeros(2), jnp.eye(2)))
     x = draws(2, num)
     log_weights = np.full(num, log_evidence)
-    return Subject(
-        fit, x, log_weights, judge(log_weights), target, chosen or settings(), Deadline.start(), as_key(0), as_key(1)
-    )
+    told = judge_weights(log_weights), target, chosen or settings(), Deadline.start()
+    return Subject(fit, x, log_weights, *told, as_key(0), as_key(1))
 
 
 def test_the_prior_tells_how_far_to_go():
@@ -90,7 +89,7 @@ def test_the_prior_tells_how_far_to_go():
 
     target = Target(as_model(model, (), {}))
     subject = subject_of(target, 5000, -math.log(2e4 * math.pi))
-    before = Evidence(points=(np.empty((0, 2)), np.empty(0)))
+    before = Evidence(points=np.empty((0, 2)))
     assert TemperedRun().applies(subject, before)
     assert not TemperedRun().applies(subject, Evidence())
     evidence = TemperedRun().run(subject, before)

@@ -1,4 +1,4 @@
-"""Newton paths from where mass may be: the prior, far out, the best of heated draws, the ends of a tempered run."""
+"""Newton paths from where mass may be: the prior, far out, heated draws, points of a scan, ends of a tempered run."""
 
 import jax
 import numpy as np
@@ -24,9 +24,6 @@ FEW_DIM = 10
 PRIOR_SPREADS = (1.0, 1.0, 3.0, 10.0)
 # Without a prior: normal draws of a standard deviation between 1 and this.
 WIDEST = 100.0
-
-# Points, and how promising each is.
-Points = tuple[Float[np.ndarray, "n p"], Float[np.ndarray, " n"]]
 
 
 class Paths:
@@ -58,7 +55,7 @@ def climb(
     target: Target,
     settings: Settings,
     probes: Gaussian,
-    promising: Points,
+    promising: Float[np.ndarray, "n p"],
     others: Float[np.ndarray, "n p"],
     key: Key[Array, ""],
 ) -> tuple[Gaussian, int, str]:
@@ -68,7 +65,7 @@ def climb(
         target: the posterior.
         settings: those of the fit, which has compiled the search for a start.
         probes: what the paths of the start have found.
-        promising: points where modes may be, and how promising each is.
+        promising: points where modes may be, the most promising first.
         others: more points that mass was found at, of which one batch is taken.
         key: makes the starts.
     """
@@ -93,7 +90,7 @@ def num_paths(target: Target) -> int:
 
 
 def _points(
-    target: Target, promising: Points, num: int, batch: int, key: Key[Array, ""]
+    target: Target, promising: Float[np.ndarray, "n p"], num: int, batch: int, key: Key[Array, ""]
 ) -> tuple[list[Float[np.ndarray, "k p"]], bool]:
     """Return batches of starts: in turn from the prior, or from far out without one, and from promising points."""
     random = generator(key)
@@ -105,9 +102,9 @@ def _points(
         has_prior, center = True, np.median(drawn, 0)
         spread = np.resize(PRIOR_SPREADS, total)[:, None]
         outer = center + spread * (drawn[np.arange(total) % len(drawn)] - center)
-    best = np.argsort(-promising[1])
     half = total // 2
-    order = np.concatenate([best[: half // 2], random.permutation(len(best))])[: total - half]
-    points = np.concatenate([outer[:half], promising[0][order], outer[half:]])[:total]
+    first, others = promising[: half // 2], promising[random.permutation(len(promising))]
+    inner = np.concatenate([first, others])[: total - half]
+    points = np.concatenate([outer[:half], inner, outer[half:]])[:total]
     points = points[random.permutation(total)] if total else points
     return [points[i * batch : (i + 1) * batch] for i in range(num)], has_prior

@@ -65,7 +65,7 @@ class Evidence:
     Attributes:
         looked: the places that were looked at, as words: "4,000 heated draws", "64 starts".
         sightings: mass outside of the fit, the most exact estimate first.
-        points: points from which to look for modes, and how promising each is; None before the search has begun.
+        points: points from which to look for modes, the most promising first; None before the search has begun.
         mass_ends: whether mass was found farther out than the fit, and it comes to an end there.
         endless: where the density does not decay, or None.
         lost: what is lost in rounding, or None.
@@ -73,7 +73,7 @@ class Evidence:
 
     looked: tuple[str, ...] = ()
     sightings: tuple[Sighting, ...] = ()
-    points: tuple[Float[np.ndarray, "n p"], Float[np.ndarray, " n"]] | None = None
+    points: Float[np.ndarray, "n p"] | None = None
     mass_ends: bool = False
     endless: Endless | None = None
     lost: str | None = None
@@ -81,6 +81,13 @@ class Evidence:
     def replace(self, **changes: object) -> "Evidence":
         """Return the evidence with other values of some attributes."""
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
+
+    def with_points(self, points: Float[np.ndarray, "k p"]) -> "Evidence":
+        """Return the evidence with more points, the most promising first, in turn with those that are there."""
+        if self.points is None:
+            return self.replace(points=points)
+        rank = np.concatenate([np.arange(len(points)), np.arange(len(self.points)) + 0.5])
+        return self.replace(points=np.concatenate([points, self.points])[np.argsort(rank)])
 
     @property
     def places(self) -> Gaussian | None:
@@ -131,8 +138,8 @@ class Subject:
 
     @property
     def search_keys(self) -> tuple[Key[Array, ""], ...]:
-        """Keys of heated draws, of more of them, of paths, of modes and of tempered runs."""
-        return tuple(spawn(self.key, 5))
+        """Keys of heated draws, of more of them, of paths, of modes, of tempered runs and of a scan."""
+        return tuple(spawn(self.key, 6))
 
     def judge(self, evidence: Evidence) -> Diagnostics:
         """Return the verdict with what checks have found."""
@@ -151,6 +158,15 @@ class Check(Protocol):
 
     def run(self, subject: Subject, evidence: Evidence) -> Evidence:
         """Return the evidence with what this check has found."""
+
+
+def frame(draws: Float[np.ndarray, "s p"]) -> tuple[Float[np.ndarray, " p"], Float[np.ndarray, "p p"] | None]:
+    """Return the center of draws and the triangular factor of their covariance, None where it has none."""
+    center = np.mean(draws, 0)
+    upper = np.linalg.qr((draws - center) / np.sqrt(len(draws)), mode="r")
+    factor = (np.where(np.diagonal(upper) < 0.0, -1.0, 1.0)[:, None] * upper).T
+    usable = len(draws) > draws.shape[1] and np.isfinite(factor).all() and bool(np.all(np.diagonal(factor) > 0.0))
+    return center, factor if usable else None
 
 
 def is_notable(found: Found, effect: Effect) -> bool:

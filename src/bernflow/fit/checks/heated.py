@@ -71,7 +71,7 @@ class HeatedDraws:
         return evidence.replace(
             looked=(f"{num:,} heated draws",),
             sightings=(seen,),
-            points=(heated.points, heated.promise),
+            points=heated.points[np.argsort(-heated.promise)],
             mass_ends=seen.is_notable and heated.ends,
         )
 
@@ -104,8 +104,12 @@ class Heated(NamedTuple):
 
     @property
     def promise(self) -> Float[np.ndarray, " n"]:
-        """How promising each draw is as a start for a mode: those first that the fit misses."""
-        return np.where(self.missed, self.log_mass, self.log_mass - 1e3)
+        """How promising each draw is as a start for a mode: those first that the fit misses, however low they are.
+
+        The basin of a narrow mode reaches far, to where its density is thousands of nats lower than at the mode.
+        """
+        lowest = np.ptp(self.log_mass) + 1.0 if len(self.log_mass) else 0.0
+        return np.where(self.missed, self.log_mass, self.log_mass - lowest)
 
     @property
     def ends(self) -> bool:

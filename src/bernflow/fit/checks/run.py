@@ -6,6 +6,7 @@ from bernflow.fit.checks.evidence import Check, Evidence, Subject
 from bernflow.fit.checks.heated import HeatedDraws
 from bernflow.fit.checks.rays import Rays
 from bernflow.fit.checks.ridges import CurvedRays
+from bernflow.fit.checks.scan import Scan
 from bernflow.fit.checks.tempered import TemperedRun
 
 
@@ -22,7 +23,7 @@ class Resolution:
         return evidence.replace(lost=unresolved(subject.draws, subject.log_weights, labels))
 
 
-CHECKS: tuple[Check, ...] = (Resolution(), HeatedDraws(), TemperedRun(), Paths(), Rays(), CurvedRays())
+CHECKS: tuple[Check, ...] = (Resolution(), HeatedDraws(), TemperedRun(), Scan(), Paths(), Rays(), CurvedRays())
 
 
 def run_checks(subject: Subject) -> Evidence:

@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 
 from bernflow.diagnostics.elsewhere import Found, nothing
 from bernflow.fit.checks.effort import Checks
-from bernflow.fit.checks.evidence import Evidence, Subject, sight
+from bernflow.fit.checks.evidence import Evidence, Subject, frame, sight
 from bernflow.fit.work import work
 from bernflow.keys import generator, nth
 from bernflow.posterior import sampling
@@ -139,7 +139,7 @@ def run_tempered(
     draws = draws[np.isfinite(draws).all(1)]
     if len(draws) < 2 * target.dim + MIN_PARTICLES:
         return None
-    center, factor = _frame(draws)
+    center, factor = frame(draws)
     if factor is None:
         return None
     random = generator(nth(key, 0))
@@ -280,17 +280,8 @@ def _accept(
 
 def _around(u: Float[np.ndarray, "n p"]) -> tuple[np.ndarray, np.ndarray] | None:
     """Return center and factor of the normal distribution of particles; None where it has no density."""
-    center, factor = _frame(u)
+    center, factor = frame(u)
     return None if factor is None else (center, factor)
-
-
-def _frame(draws: Float[np.ndarray, "s p"]) -> tuple[Float[np.ndarray, " p"], Float[np.ndarray, "p p"] | None]:
-    """Return center and triangular factor of a fit."""
-    center = np.mean(draws, 0)
-    upper = np.linalg.qr((draws - center) / math.sqrt(len(draws)), mode="r")
-    factor = (np.where(np.diagonal(upper) < 0.0, -1.0, 1.0)[:, None] * upper).T
-    usable = np.isfinite(factor).all() and bool(np.all(np.diagonal(factor) > 0.0))
-    return center, factor if usable else None
 
 
 def _wide_factor(center: np.ndarray, factor: np.ndarray, prior: np.ndarray | None) -> Float[np.ndarray, "p p"]:
