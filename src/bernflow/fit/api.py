@@ -87,9 +87,9 @@ def fit(
         steps: number of training steps. If None (default), training stops at `tolerance`.
         tolerance: Kullback-Leibler divergence from the posterior in nats at which to stop. The default is 0.01, which
             is hard to see in any plot; with more than 30 parameters it is in proportion to their number, up to 0.15,
-            since the divergences of independent parameters add up. Training stops when the estimate is below 0.8 * tolerance and the verdict is "good", or
-            when the ELBO no longer improves. With 0, train until the ELBO stops improving, which often takes several
-            times as long. Not for batches of rows, which are trained for a number of steps.
+            since the divergences of independent parameters add up. Training stops when the estimate is below
+            0.8 * tolerance and the verdict is "good", or when the ELBO no longer improves. With 0, train until the ELBO
+            stops improving, which often takes several times as long. Not for batches of rows, which are trained for a number of steps.
         time_limit: seconds that the fit may take, counted from this call, compilation included. The best posterior so
             far is judged and returned by then, with `settings["out_of_time"]`; it may end earlier. One call of compiled
             code, such as the search for a start, and most compilations cannot be cut short, so that a limit of a few

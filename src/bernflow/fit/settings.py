@@ -43,7 +43,8 @@ class Settings:
     """A checked set of choices.
 
     Without `steps`, training stops when the estimated KL divergence is below `tolerance`, whose default is known when
-    the number of dimensions is (`in_dimension`); if that is None too, when the ELBO stops improving. `piece` is the number of steps per call of compiled code, None for as many as fit. A
+    the number of dimensions is (`in_dimension`); if that is None too, when the ELBO stops improving. `piece` is the
+    number of steps per call of compiled code, None for as many as fit. A
     component more of a mixture must gain `part_gain` nats. `checks` says how hard the verdict looks for mass elsewhere.
     """
 

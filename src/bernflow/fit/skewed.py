@@ -8,7 +8,7 @@ from jaxtyping import Float
 from scipy.special import ndtr
 
 from bernflow.fit.variational import Skewness
-from bernflow.flows.bernstein import inverse_increments, log_binomials
+from bernflow.flows.bernstein import increments, inverse_increments, log_binomials
 from bernflow.flows.noise import NOISES
 from bernflow.flows.structured import Conditional
 from bernflow.placement import placed
@@ -51,6 +51,22 @@ def skewed_shapes(
     return inverse_increments(increments), theta @ middle
 
 
+def displaced_shapes(
+    raw: Float[np.ndarray, "n m"], second: Float[np.ndarray, " n"], third: Float[np.ndarray, " n"], noise: str
+) -> tuple[Float[np.ndarray, "n m"], Float[np.ndarray, " n"]]:
+    """Return raw increments and changes of the shift of polynomials at z + second He2(z) + third He3(z)."""
+    order = raw.shape[1]
+    solve, middle = _projection(order, noise)
+    theta = np.concatenate([np.zeros((len(raw), 1)), np.cumsum(np.asarray(increments(raw)), 1)], 1)
+    z = np.clip(MATCHED, -3.0, 3.0)
+    moved = MATCHED + np.outer(second, z**2 - 1.0) + np.outer(third, z**3 - 3.0 * z)
+    t = 0.5 + 0.5 * np.stack([np.broadcast_to(MATCHED, moved.shape), moved]) / NOISES[noise].half_width
+    before, after = np.einsum("knqm,nm->knq", _basis(np.clip(t, 0.0, 1.0), order), theta)
+    change = (after - before) @ solve.T
+    least = LEAST_SHARE * np.diff(NOISES[noise].start(order))
+    return inverse_increments(np.maximum(np.diff(theta + change, axis=1), least)), change @ middle
+
+
 def _quantiles(third: Float[np.ndarray, " n"], fourth: Float[np.ndarray, " n"]) -> Float[np.ndarray, "n q"]:
     """Return the quantiles of skewed noise at the levels of standard noise at `MATCHED`."""
     # Far out the expansion is cut off, so that the density decays.
@@ -79,7 +95,7 @@ def _projection(order: int, noise: str) -> tuple[Float[np.ndarray, "m q"], Float
     return elevate @ fit, _basis(np.array([0.5]), order)[0]
 
 
-def _basis(t: Float[np.ndarray, " q"], order: int) -> Float[np.ndarray, "q m"]:
+def _basis(t: Float[np.ndarray, "*q"], order: int) -> Float[np.ndarray, "*q m"]:
     i = np.arange(order + 1)
-    inside = np.clip(t, 1e-12, 1.0 - 1e-12)[:, None]
+    inside = np.clip(t, 1e-12, 1.0 - 1e-12)[..., None]
     return np.exp(log_binomials(order) + i * np.log(inside) + (order - i) * np.log1p(-inside))

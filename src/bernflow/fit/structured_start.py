@@ -2,7 +2,8 @@
 
 The structure comes from the second derivatives at a few points, the Gaussian from the Laplace marginal of the globals.
 Around it, conditional modes and curvatures of the locals at a few hundred values of the globals give the conditional
-part of the flow by regression. No step of training is needed for that, and no gradient of the flow.
+part of the flow by regression. No step of training is needed for that, and no gradient of the flow. Where there are
+many globals, or one dense block of locals, regressions of the score follow.
 """
 
 import functools
@@ -20,7 +21,7 @@ from threadpoolctl import threadpool_limits
 from bernflow import preflight
 from bernflow.background import BackgroundJit, Effort, zeros_of
 from bernflow.errors import BernflowError
-from bernflow.fit import conditionals
+from bernflow.fit import conditionals, score_regression
 from bernflow.fit.ahead import prepare_steps
 from bernflow.fit.chained import chain_is_gaussian, nearest_chains
 from bernflow.fit.conditionals import Moments, conditional_moments
@@ -128,6 +129,8 @@ def structured_start(
         flow = _with_small_blocks(search, gaussian, design_key, prepare_all)
     if flow is None:
         return None
+    if shape.regresses_score and deadline.has_left(score_regression.LEFT_FOR_ROUND):
+        flow = score_regression.regress_score(placed(flow), seen, nth(key, 2), deadline)
     return placed(jax.tree.map(lambda leaf: np.asarray(leaf)[None] if eqx.is_array(leaf) else leaf, flow))
 
 
@@ -227,6 +230,15 @@ class Shape(NamedTuple):
     bounded: tuple[int, ...]
     spec: Spec
 
+    @property
+    def regresses_score(self) -> bool:
+        """Whether the start is improved by regressions of the score: where the marginal of the globals is not known.
+
+        Elsewhere flow and target differ by less than the noise of such a regression.
+        """
+        is_unknown = self.structure.num_leaders > MAX_GLOBALS or is_one_dense_block(self.structure)
+        return is_unknown and self.spec.noise == "normal"
+
 
 def _flow_at(
     key: Key[Array, ""], shape: Shape, loc: Float[np.ndarray, " c"], tril: Float[np.ndarray, "c c"]
@@ -256,4 +268,6 @@ def _prepare(target: Target, settings: Settings, shape: Shape, key: Key[Array, "
     empty = zeros_of(lambda key: _flow_at(key, shape, *nowhere), key)
     prepare_globals(empty.leaders, settings)
     sampling.prepare(empty, target.layout, target.model)
+    if shape.regresses_score:
+        score_regression.prepare(empty, target)
     return empty

@@ -260,6 +260,11 @@ class StructuredBernsteinFlow(AbstractScoredFlow):
         score = jnp.concatenate([score_g + by_g, by_local])
         return x, log_det, stop_gradient(score[self.structure.places])
 
+    def features(self, x: Float[Array, " p"]) -> Float[Array, " f"]:
+        """Return the functions of the globals in which shift and log scale of the locals' noise are linear."""
+        g, _ = self._split(x[self.structure.order])
+        return self.locals.drift.features(self._standardized(g))
+
     def recipe(self) -> dict[str, Any]:
         """Describe the structure and the coordinates of globals and locals, so that a saved flow can be rebuilt."""
         return {
