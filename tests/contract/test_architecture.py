@@ -26,6 +26,7 @@ LAYERS = (
         "precision",
         "sealed",
         "text",
+        "user",
         "versions",
         "watched",
     ),

@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> None:
     print(bf.compare(posteriors, var_names=shared))
     different = sorted({name for own in shapes for name in own} - set(shared))
     if different:
-        print(f"Not compared, as not all have them in one shape: {', '.join(different)}.")
+        print(f"Not compared, because some lack them or have them in another shape: {', '.join(different)}.")
 
 
 COMMAND = Command(

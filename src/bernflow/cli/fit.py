@@ -32,9 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model",
         metavar="MODEL",
-        help="MODEL.stan, or MODEL.py:NAME, a NumPyro model function, a bernflow, PyMC or Bambi model, or a function "
-        "that returns one, in a Python file (NAME: model if left out). A Python file is executed: run only those that "
-        "you trust",
+        help="a Stan program MODEL.stan, or MODEL.py:NAME: a NumPyro model function, a bernflow, PyMC or Bambi model, "
+        "or a function that returns one, in a Python file (default NAME: model). A Python file is executed: run only "
+        "files that you trust",
     )
     parser.add_argument(
         "data",
@@ -53,7 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder for the results (default: the model's name and -fit). Those of an earlier run in it are replaced; "
         "a folder with other files is refused",
     )
-    parser.add_argument("--force", action="store_true", help="use DIR all the same: other files in it stay")
+    parser.add_argument(
+        "--force", action="store_true", help="write to DIR even if it holds other files, which are kept"
+    )
     fit = parser.add_argument_group("the fit")
     fit.add_argument("--seed", type=int, default=0, metavar="N", help="random seed (default: 0)")
     fit.add_argument("--family", default="bernstein", metavar="NAME", help="family of flows (default: bernstein)")
@@ -63,8 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tolerance",
         type=float,
         metavar="NATS",
-        help="stop when the estimated KL divergence is below this (default: 0.01); 0 trains until the ELBO stops "
-        "improving",
+        help="stop when the estimated KL divergence is below this (default: 0.01, more above 30 dimensions); 0 trains "
+        "until the ELBO stops improving",
     )
     fit.add_argument(
         "--time-limit",
@@ -76,13 +78,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--restarts",
         type=_count,
         metavar="N",
-        help="fits from different starts, which find other modes (default: 1)",
+        help="fit from N starts, which may find other modes (default: 1)",
     )
     fit.add_argument(
         "--components",
         type=_count,
         metavar="N",
-        help="largest number of parts of a mixture (default: one, more where other starts find mass that it misses)",
+        help="largest number of mixture components (default: 1, more where other starts find mass that it misses)",
     )
     fit.add_argument(
         "--checks",
@@ -94,15 +96,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--resume",
         type=Path,
         metavar="DIR",
-        help="write checkpoints there; the same command goes on from the last one, however it was stopped",
+        help="write checkpoints to DIR; the same command resumes from the last one, however it was stopped",
     )
     draws = parser.add_argument_group("the draws")
     draws.add_argument("--draws", type=_count, default=4000, metavar="N", help="how many (default: 4000)")
     draws.add_argument(
         "--resample",
         action=argparse.BooleanOptionalAction,
-        help="resample by Pareto-smoothed importance weights, which corrects what the fit left over (default: where "
-        "the verdict says so)",
+        help="resample by Pareto-smoothed importance weights, which corrects the remaining error of the fit (default: "
+        "where the verdict says that it does)",
     )
     draws.add_argument(
         "--format",
@@ -165,7 +167,10 @@ def run(options: argparse.Namespace) -> int:
 
 def _report(posterior: bf.Posterior, found: Run, quiet: bool) -> Iterator[str]:
     if not quiet:
-        rows = [(str(name), written(list(row))) for name, row in found.summary[list(COLUMNS)].iterrows()]
+        figures = found.summary[list(COLUMNS)].itertuples(index=False)
+        rows = [(label, written(list(row))) for label, row in zip(found.labels, figures, strict=True)]
+        # Scalars first, as in every table: a long array would hide them.
+        rows.sort(key=lambda row: row[0].endswith("]"))
         yield ""
         yield from table_lines(rows, "", MAX_ROWS, f": {found.folder / 'summary.csv'}")
         yield ""
@@ -252,8 +257,8 @@ COMMAND = Command(
     description=(
         "Fit a model, print the posterior with its verdict, and write a folder with the draws (draws.csv in CmdStan's "
         "layout, draws.nc for ArviZ), summary.csv, diagnostics.json, report.html, posterior.bernflow (read it with "
-        "bernflow.load) and run.json, which says where all that comes from. Ctrl-C ends the training: what was "
-        "fitted so far is judged and written; a second Ctrl-C stops at once."
+        "bernflow.load) and run.json, the record of how they were made. Ctrl-C ends the training early: the fit so far "
+        "is judged and written; a second Ctrl-C stops at once."
     ),
     add_arguments=add_arguments,
     run=run,

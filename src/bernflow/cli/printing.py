@@ -45,5 +45,6 @@ def figure_lines(posterior: Posterior, exact: float | None = None) -> Iterator[s
 
 
 def wrapped(text: str) -> list[str]:
-    """Break a sentence into lines."""
-    return textwrap.wrap(printable(text, keep="\n\t"), WIDTH)
+    """Break a sentence into lines; those of an item of a list are indented."""
+    indent = "  " if text.startswith("- ") else ""
+    return textwrap.wrap(printable(text, keep="\n\t"), WIDTH, subsequent_indent=indent, break_on_hyphens=False)

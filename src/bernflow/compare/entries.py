@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Float
 
 from bernflow.diagnostics.chains import ChainDiagnostics
 from bernflow.diagnostics.findings import Diagnostics
@@ -61,7 +61,7 @@ class Component:
         return self.name + (f"[{', '.join(map(str, self.index))}]" if self.index else "")
 
 
-def as_entry(name: str, value: Any, num: int, key: Key[Array, ""], weighted: Weighted) -> Entry:
+def as_entry(name: str, value: Any, num: int, key: Any, weighted: Weighted) -> Entry:
     """Turn anything that can be compared into an `Entry`."""
     if isinstance(value, Posterior):
         return _from_posterior(name, value, num, key, weighted)
@@ -132,9 +132,10 @@ def _different(first: Entry, other: Entry, own: Sequence[str], names: Sequence[s
     )
 
 
-def _from_posterior(name: str, posterior: Posterior, num: int, key: Key[Array, ""], weighted: Weighted) -> Entry:
+def _from_posterior(name: str, posterior: Posterior, num: int, key: Any, weighted: Weighted) -> Entry:
     draws = posterior.draws(num, key, weighted, deterministic=False)
-    tree = None if posterior.model is None else lambda: export(posterior, num, key, weighted)
+    has_tree = posterior.model is not None or posterior.roles.log_likelihood
+    tree = (lambda: export(posterior, num, key, weighted)) if has_tree else None
     by_chain = {site: value[None] for site, value in draws.items()}
     return Entry(name, by_chain, True, tuple(draws), posterior.diagnostics, tree)
 

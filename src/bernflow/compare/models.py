@@ -3,14 +3,13 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
 
 from bernflow.compare.entries import Entry, as_entry
 from bernflow.diagnostics.findings import Diagnostics
 from bernflow.errors import ArgumentError
-from bernflow.keys import as_key
 from bernflow.posterior.arguments import check_count
+from bernflow.posterior.drawing import KEY
 from bernflow.posterior.loo import MAX_KHAT, leave_one_out, rank
 from bernflow.posterior.weighting import AUTO, Weighted
 
@@ -25,7 +24,7 @@ def compare_models(
     *,
     var_name: str | None = None,
     num: int = 4000,
-    key: Any = 0,
+    key: Any = KEY,
     weighted: Weighted = AUTO,
 ) -> "pd.DataFrame":
     """Compare models of the same data by leave-one-out cross-validation and by their evidence.
@@ -39,7 +38,7 @@ def compare_models(
             likelihood, at least two, under names of your own.
         var_name: the observed variable, where there are several.
         num: number of draws of every fit.
-        key: integer seed or `jax.random.key`, for the draws of fits.
+        key: integer seed or `jax.random.key` of the draws of fits; by default those of `Posterior.loo`.
         weighted: see `Posterior.draws`.
 
     Returns:
@@ -65,10 +64,7 @@ def compare_models(
             f"got {given}."
         )
     check_count(num)
-    keys = jax.random.split(as_key(key), len(models))
-    entries = [
-        as_entry(str(name), value, num, own, weighted) for own, (name, value) in zip(keys, models.items(), strict=True)
-    ]
+    entries = [as_entry(str(name), value, num, key, weighted) for name, value in models.items()]
     return _table(entries, {e.name: found for e in entries if (found := _loo(e, var_name)) is not None})
 
 

@@ -151,7 +151,8 @@ class Comparison:
         return display.card(what, verdict, self.status, self._figures(), *self._rows(), word=word)
 
     def _describe(self) -> str:
-        return f"{len(self.entries)} posteriors, {len(self.components)} components, reference {self.reference}"
+        num = len(self.components)
+        return f"{len(self.entries)} posteriors, {num} component{'s' if num != 1 else ''}, reference {self.reference}"
 
     def _figures(self) -> list[tuple[str, str]]:
         figures = [("differences in units of", f"the sd of {self.reference}")]
@@ -165,9 +166,9 @@ class Comparison:
             "verdict": "verdict",
             "khat": "k-hat",
             "rhat": "R-hat",
-            "log_evidence": "log Z",
-            "mean_diff": "mean",
-            "sd_diff": "sd",
+            "log_evidence": "log evidence",
+            "mean_diff": "mean diff",
+            "sd_diff": "sd diff",
             "sliced_wasserstein": "sliced W",
             "floor": "its floor",
             "elpd_loo": "elpd LOO",

@@ -25,6 +25,7 @@ FINDINGS = (
 # After these the weights tell nothing, so that nothing else is said of them.
 _DECISIVE = (IMPROPER, UNRESOLVED, INVALID)
 
+GOOD_KHAT = 0.5
 USABLE_KHAT, USABLE_ESS = 0.7, 0.1
 # Missing mass that makes a fit at best usable.
 MISSING_USABLE = 0.01
@@ -164,7 +165,8 @@ class Diagnostics:
     def _headline(self, finding: Finding) -> str:
         """Return the first sentence: the verdict, the figures behind it, and why."""
         figures = f"ESS {100 * self.ess_fraction:.1f} % of the draws"
-        if not self.weights_are_even:
+        # A good fit has a higher k-hat only where the weights say by themselves that their tail does not matter.
+        if not self.weights_are_even and not (self.verdict == "good" and self.khat > GOOD_KHAT):
             shown = f"{self.khat:.2f}" if self.khat < LARGEST_SHOWN else f"above {LARGEST_SHOWN:g}"
             figures += f", k-hat {shown}"
         return f"{_capitalized(self.verdict)} ({figures}): {finding.text()}"

@@ -53,6 +53,7 @@ from numpy.typing import ArrayLike
 from bernflow.diagnostics import importance
 from bernflow.diagnostics.elsewhere import Elsewhere
 from bernflow.diagnostics.findings import (
+    GOOD_KHAT,
     IMPROPER,
     INVALID,
     MISSING,
@@ -71,7 +72,7 @@ from bernflow.diagnostics.findings import (
 from bernflow.diagnostics.margins import margins
 from bernflow.errors import ArgumentError
 
-GOOD_KHAT, GOOD_ESS = 0.5, 0.96
+GOOD_ESS = 0.96
 # Weights this even are good whatever the shape of their tail: the largest in units of their mean, and the ESS fraction.
 CONSTANT_RATIO, CONSTANT_ESS = 1.25, 0.999
 EVEN_ESS = 0.995

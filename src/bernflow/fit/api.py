@@ -23,7 +23,7 @@ from bernflow.fit.identity import identify
 from bernflow.fit.jointly import fit_jointly, is_joint
 from bernflow.fit.judging import DIAGNOSTIC_PRECISION
 from bernflow.fit.mappings import forget_if_crowded
-from bernflow.fit.refining import announce, say_gain
+from bernflow.fit.refining import announce, better
 from bernflow.fit.resume import Resumption, claim_folder
 from bernflow.fit.settings import check_count, resolve_settings
 from bernflow.flows.external import FlowjaxFlow
@@ -89,7 +89,8 @@ def fit(
             is hard to see in any plot; with more than 30 parameters it is in proportion to their number, up to 0.15,
             since the divergences of independent parameters add up. Training stops when the estimate is below
             0.8 * tolerance and the verdict is "good", or when the ELBO no longer improves. With 0, train until the ELBO
-            stops improving, which often takes several times as long. Not for batches of rows, which are trained for a number of steps.
+            stops improving, which often takes several times as long. Not for batches of rows, which are trained for a
+            number of steps.
         time_limit: seconds that the fit may take, counted from this call, compilation included. The best posterior so
             far is judged and returned by then, with `settings["out_of_time"]`; it may end earlier. One call of compiled
             code, such as the search for a start, and most compilations cannot be cut short, so that a limit of a few
@@ -233,9 +234,9 @@ def refine(
     deadline = Deadline.start()
     with Bar(progress, deadline, "refine") as bar:
         refined, _ = train_and_judge(target, settings, flows, as_key(key), bar, deadline, refine, earlier=posterior)
-    say_gain(refined, posterior)
-    warn_if_poor(refined)
-    return refined
+    kept = better(refined, posterior)
+    warn_if_poor(kept)
+    return kept
 
 
 def _family_of(posterior: Posterior) -> Any:

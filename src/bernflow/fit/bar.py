@@ -21,6 +21,8 @@ TRAINING_SHARE = 0.9
 OPEN_END_SECONDS = 10.0
 # Changes of the ELBO below this are not shown as a change.
 SMALL_CHANGE = 0.005
+# Below this, the estimate of the KL divergence is rounding.
+SMALL_KL = 1e-5
 
 
 class Bar:
@@ -142,7 +144,7 @@ class Bar:
             if not self._may_end:
                 parts.append("{:,}/{:,} steps".format(*self._steps))
         if self._nats is not None:
-            parts.append(f"KL {self._nats:.2g}")
+            parts.append(f"KL {self._nats:.2g}" if self._nats >= SMALL_KL else f"KL < {SMALL_KL:g}")
         if self._elbo is not None:
             parts.append(f"ELBO {_short(self._elbo)}{self._written_change()}")
         return ", ".join(part for part in parts if part)
@@ -187,8 +189,12 @@ class Bar:
             return ""
         least, limit = tqdm.format_interval(round(left)), self._deadline.left()
         if self._deadline.limit is not None:
-            return f"{least} to {tqdm.format_interval(round(max(limit, left)))} left"
-        return f"{least}+ left" if self._may_end else f"{least} left + verdict"
+            most = tqdm.format_interval(round(max(limit, left)))
+            return f"{least} to {most} left" if least < most else f"{most} left"
+        if not self._may_end:
+            return f"{least} left + verdict"
+        # "At least nothing" says nothing.
+        return f"{least}+ left" if round(left) else ""
 
     def _write(self) -> None:
         if not self._shown:

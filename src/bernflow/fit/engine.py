@@ -44,6 +44,7 @@ from bernflow.posterior import Posterior
 from bernflow.precision import use_precision
 from bernflow.preflight import check_output, starting_points, usable_starts
 from bernflow.target import Target
+from bernflow.user import user_level
 from bernflow.versions import version_of
 
 NUM_STARTS = 8
@@ -309,7 +310,7 @@ def warn_if_poor(posterior: Posterior) -> None:
         # The status says already what the first piece of advice repeats, and all that helps an improper posterior.
         advice = [] if found.improper else posterior.advice[1:]
         plain = " ".join(["bernflow:", found.status, *advice]).replace("`", "")
-        warnings.warn(plain, UserWarning, stacklevel=3)
+        warnings.warn(plain, UserWarning, stacklevel=user_level())
 
 
 def _warn_interrupted(steps: int) -> None:

@@ -1,11 +1,12 @@
 """What training on promises before it starts, and what it has gained."""
 
+import copy
 import sys
 
 from tqdm.auto import tqdm
 
 from bernflow.diagnostics.advice import rise
-from bernflow.diagnostics.findings import REFINED, remark
+from bernflow.diagnostics.findings import REFINED, VERDICTS, remark
 from bernflow.fit.loop import LONG_CYCLE_IN_REFINING
 from bernflow.fit.stopping import A_LITTLE
 from bernflow.posterior import Posterior
@@ -35,11 +36,17 @@ def announce(posterior: Posterior, steps: int | None, progress: bool) -> None:
         tqdm.write(f"bernflow refine: {expectation(posterior, steps)}", file=sys.stderr)
 
 
-def say_gain(refined: Posterior, before: Posterior) -> None:
-    """Add to the findings of a refined posterior what the training has gained."""
+def better(refined: Posterior, before: Posterior) -> Posterior:
+    """Return a refined posterior with a finding that says what was gained, or the one before, where that is better."""
     steps = refined.settings["steps"] - before.settings["steps"]
-    diagnostics, earlier = refined.diagnostics, before.diagnostics
-    gain = diagnostics.elbo - earlier.elbo
-    error = (diagnostics.elbo_se**2 + earlier.elbo_se**2) ** 0.5
-    said = f"gained {gain:.2g} nats" if gain > max(2.0 * error, A_LITTLE) else "gained nothing"
-    refined.diagnostics = diagnostics.adding(remark(REFINED, f"refining by {steps:,} steps {said}", gain=gain))
+    gain = refined.diagnostics.elbo - before.diagnostics.elbo
+    error = (refined.diagnostics.elbo_se**2 + before.diagnostics.elbo_se**2) ** 0.5
+    ranks = [VERDICTS.index(posterior.diagnostics.verdict) for posterior in (refined, before)]
+    chosen, said = refined, "did not raise the ELBO"
+    if gain > max(2.0 * error, A_LITTLE):
+        said = f"raised the ELBO by {gain:.2g} nats"
+    elif ranks[0] > ranks[1]:
+        chosen, said = copy.copy(before), "did not raise the ELBO, and was undone"
+    finding = remark(REFINED, f"refining it by {steps:,} steps {said}", gain=gain)
+    chosen.diagnostics = chosen.diagnostics.adding(finding)
+    return chosen

@@ -3,7 +3,7 @@
 The structure comes from the second derivatives at a few points, the Gaussian from the Laplace marginal of the globals.
 Around it, conditional modes and curvatures of the locals at a few hundred values of the globals give the conditional
 part of the flow by regression. No step of training is needed for that, and no gradient of the flow. Where there are
-many globals, or one dense block of locals, regressions of the score follow.
+many globals, a chain or one dense block of locals, regressions of the score follow.
 """
 
 import functools
@@ -232,12 +232,13 @@ class Shape(NamedTuple):
 
     @property
     def regresses_score(self) -> bool:
-        """Whether the start is improved by regressions of the score: where the marginal of the globals is not known.
+        """Whether the start is improved by regressions of the score: where the conditional part is approximate.
 
         Elsewhere flow and target differ by less than the noise of such a regression.
         """
-        is_unknown = self.structure.num_leaders > MAX_GLOBALS or is_one_dense_block(self.structure)
-        return is_unknown and self.spec.noise == "normal"
+        structure = self.structure
+        is_rough = structure.num_leaders > MAX_GLOBALS or structure.chained or is_one_dense_block(structure)
+        return is_rough and self.spec.noise == "normal"
 
 
 def _flow_at(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from numbers import Number
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import jax
 import numpy as np
@@ -11,17 +11,27 @@ from bernflow.errors import ModelError
 
 # A list of at most so many whole numbers may be the shape of something, and is first left as it is.
 MAX_SIZES = 32
+# What JAX raises where pandas or NumPy is handed a traced array.
+TRACER_ERRORS = (jax.errors.TracerArrayConversionError, jax.errors.TracerBoolConversionError)
 
 Result = TypeVar("Result")
+Tables = Literal["columns", "matrix", "given"]
 
 
-def with_arrays(build: Callable[[Any], Result], arguments: Any) -> Result:
+def with_arrays(build: Callable[[Any], Result], arguments: Any, *, as_given: bool = True) -> Result:
     """Build something from a user's arguments, with columns and lists of numbers as arrays where it takes no others.
 
-    A short list of whole numbers may be the widths of layers: it stays one unless the function refuses it. What the
-    function does not take as arrays, such as a data frame whose columns it reads as attributes, it gets as given.
+    A short list of whole numbers may be the widths of layers: it stays one unless the function refuses it. A table is
+    the dict of its columns, or its matrix where the function refuses that. What the function does not take as arrays,
+    such as a data frame whose columns it reads as attributes, it gets as given.
+
+    Args:
+        build: what is called with the arguments; a reading that it refuses with a `ModelError` is not the right one.
+        arguments: any nesting of dicts, lists and tuples.
+        as_given: try the arguments as they are, too.
     """
-    readings = [as_arrays(arguments, sizes=False), as_arrays(arguments), arguments]
+    readings = [as_arrays(arguments, sizes=False), as_arrays(arguments), as_arrays(arguments, tables="matrix")]
+    readings += [as_arrays(arguments, tables="given"), arguments] if as_given else []
     different = [tree for i, tree in enumerate(readings) if i == 0 or not _same(tree, readings[i - 1])]
     errors = []
     for reading in different:
@@ -29,16 +39,16 @@ def with_arrays(build: Callable[[Any], Result], arguments: Any) -> Result:
             return build(reading)
         except ModelError as error:
             errors.append(error)
-    # A table was given, and not the dict of its columns, about which the first error speaks.
-    raise errors[-1] if _has_frame(arguments) else errors[0]
+    raise _explained(_most_telling(errors), arguments)
 
 
-def as_arrays(tree: Any, *, sizes: bool = True) -> Any:
+def as_arrays(tree: Any, *, sizes: bool = True, tables: Tables = "columns") -> Any:
     """Return a tree with columns of pandas, polars and others, and lists of numbers, as NumPy arrays.
 
     Args:
         tree: any nesting of dicts, lists and tuples.
         sizes: convert short lists of whole numbers, too.
+        tables: what tables become: the dict of their "columns", a "matrix", or what they are as "given".
 
     Example:
         >>> as_arrays([[0.5, 1.5], ["a", "b"]])
@@ -47,7 +57,7 @@ def as_arrays(tree: Any, *, sizes: bool = True) -> Any:
 
     def one(node: Any) -> Any:
         if is_frame(node):
-            return {name: one(node[name]) for name in node.columns}
+            return node if tables == "given" else _table(node, tables == "matrix")
         if _is_column(node):
             return _column(node)
         if isinstance(node, list) and (sizes or not _is_sizes(node)):
@@ -55,6 +65,15 @@ def as_arrays(tree: Any, *, sizes: bool = True) -> Any:
         return node
 
     return jax.tree.map(one, tree, is_leaf=lambda node: _is_column(node) or _is_numbers(node))
+
+
+def _table(frame: Any, matrix: bool) -> Any:
+    """Return a table as the dict of its columns, or as a matrix, which it is anyway where several have one name."""
+    names = list(frame.columns)
+    if matrix or len(set(names)) < len(names):
+        values = frame.to_numpy()
+        return values if values.dtype.kind in "biufc" else frame
+    return {name: _column(frame[name]) for name in names}
 
 
 def is_frame(value: Any) -> bool:
@@ -100,7 +119,28 @@ def _is_nullable(column: Any) -> bool:
     return kind in "biuf"
 
 
-def _has_frame(tree: Any) -> bool:
+def _most_telling(errors: list[ModelError]) -> ModelError:
+    """Choose among the errors of several readings: what JAX says of objects that are no arrays only hides another."""
+    telling = [error for error in errors if not isinstance(error.__cause__, TRACER_ERRORS)]
+    return (telling or errors)[0]
+
+
+def _explained(error: ModelError, arguments: Any) -> ModelError:
+    """Say what became of tables and columns of text, where the error of a model may come from that."""
+    leaves = jax.tree.leaves(as_arrays(arguments), is_leaf=_is_column)
+    if any(map(_is_column, leaves)) and isinstance(error.__cause__, TypeError):
+        hint = "An argument is a column of text or dates: give numbers, for example the codes of pandas.factorize."
+    elif has_frame(arguments) and "'dict'" in str(error.__cause__):
+        hint = "A table reaches the model as the dict of its columns, data['x'], or as a matrix, data[:, 0]."
+    else:
+        return error
+    explained = ModelError(f"{error}\n{hint}")
+    explained.__cause__ = error.__cause__
+    return explained
+
+
+def has_frame(tree: Any) -> bool:
+    """Tell whether a table is among some arguments."""
     return any(map(is_frame, jax.tree.leaves(tree, is_leaf=is_frame)))
 
 

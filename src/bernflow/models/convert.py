@@ -33,15 +33,15 @@ def as_model(model: Any, args: tuple = (), kwargs: dict[str, Any] | None = None)
         return model
     if isinstance(model, type) and issubclass(model, AbstractModel):
         raise ModelError(f"The model is the class {model.__name__} itself: expected an instance of it.")
-    if is_bambi(model):
-        model = pymc_model(model)
-    if is_pymc(model):
+    if is_bambi(model) or is_pymc(model):
         if args or kwargs:
+            kind = "Bambi" if is_bambi(model) else "PyMC"
+            advice = "It holds its data." if is_bambi(model) else "Change its data with pm.set_data."
             raise ModelError(
-                f"The PyMC model was given together with model arguments ({len(args)} positional, "
-                f"{len(kwargs or {})} by keyword): expected none. Change its data with pm.set_data."
+                f"The {kind} model was given together with model arguments ({len(args)} positional, "
+                f"{len(kwargs or {})} by keyword): expected none. {advice}"
             )
-        return from_pymc(model)
+        return from_pymc(pymc_model(model) if is_bambi(model) else model)
     if is_function(model):
         return with_arrays(lambda given: _from_function(model, *given), (args, kwargs or {}))
     raise ModelError(

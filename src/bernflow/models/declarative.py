@@ -15,6 +15,7 @@ from numpyro.distributions.constraints import Constraint
 from bernflow.errors import ModelError
 from bernflow.models import network as networks
 from bernflow.models.base import AbstractJointModel, Site, Theta
+from bernflow.models.columns import has_frame
 from bernflow.models.declared_inputs import (
     as_covariates,
     as_images,
@@ -103,10 +104,17 @@ class Model(AbstractJointModel):
         self.total_rows = None if self.y is None or self.y.ndim == 0 else len(self.y)
         self.network, self.images, self.features = network_parts(network, images, self.y)
         self.sites = resolve(self.prior)
-        for start, (y, x, h) in self._parts():
-            if start == 0:
-                self._check_likelihood(y, x, h)
-            self._check_outcome(y, x, h)
+        try:
+            self._check_parts()
+        except ModelError as error:
+            if not has_frame(x):
+                raise
+            # The likelihood may want the table as a matrix.
+            self.x = as_covariates(x, tables="matrix")
+            try:
+                self._check_parts()
+            except ModelError:
+                raise error from error.__cause__
         self.has_prior = can_sample(self._draw)
         self.derived = derived
         check_derived(derived, self.sites, self.deterministic, OBSERVED)
@@ -321,6 +329,12 @@ class Model(AbstractJointModel):
         by_row, constant = self._split_covariates()
         for start, (y, x, h) in row_blocks((self.y, by_row, self.features), self.total_rows):
             yield start, (y, eqx.combine(x, constant), h)
+
+    def _check_parts(self) -> None:
+        for start, (y, x, h) in self._parts():
+            if start == 0:
+                self._check_likelihood(y, x, h)
+            self._check_outcome(y, x, h)
 
     def _check_likelihood(self, y: Any, x: Any, h: Any) -> None:
         """Evaluate shapes only: the likelihood must give one value per data point."""

@@ -8,7 +8,7 @@ from numpyro.distributions import Distribution
 
 from bernflow.errors import ModelError, UnknownArgumentError
 from bernflow.models import network as networks
-from bernflow.models.columns import as_arrays
+from bernflow.models.columns import Tables, as_arrays
 from bernflow.models.inputs import NUMERIC_KINDS, check_values, pack
 from bernflow.models.mapped import is_mapped
 from bernflow.models.network import Network
@@ -99,8 +99,8 @@ def as_outcome(y: Any) -> np.ndarray:
     return array.astype(int) if array.dtype.kind == "b" else array
 
 
-def as_covariates(x: Any) -> Any:
-    """Pack x; columns of a table and lists of numbers count as arrays, a table as the dict of its columns."""
-    x = as_arrays(x)
+def as_covariates(x: Any, tables: Tables = "columns") -> Any:
+    """Pack x; columns and lists of numbers count as arrays, a table as the dict of its columns or as a matrix."""
+    x = as_arrays(x, tables=tables)
     check_values(x, "Model: x")
     return pack(x)

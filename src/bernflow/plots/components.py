@@ -1,20 +1,27 @@
 """What the figures of marginals and pairs share: scalar components of named draws, and their densities."""
 
 import itertools
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from arviz_stats.base import array_stats
+from scipy.signal import find_peaks
 
 from bernflow.errors import ArgumentError
+from bernflow.nearest import nearest
 from bernflow.posterior.tables import Axes
 
 # What lies outside of these quantiles is not drawn: a single far draw would squeeze the rest.
 VIEW = (0.0025, 0.9975)
 # From this share of its peak on, a density at the end of the view is cut by a bound and does not just leave the view.
 CUT = 0.12
+# A kernel is widened so many times, each time by this factor, while the density has more bumps than these that can be
+# seen (as a share of its peak) and are smaller than so many standard errors: the rule for its width fails now and then.
+MAX_WIDENINGS, WIDENING = 6, 1.4
+MAX_BUMPS, VISIBLE, SIGNIFICANT = 2, 0.02, 4.0
 
 
 class Panel(NamedTuple):
@@ -105,7 +112,9 @@ def _find(
         if len(index) == len(shape) and all(i < size for i, size in zip(index, shape, strict=True)):
             return match[1], [index]
         raise ArgumentError(f"var_names: {wanted!r} does not exist; {match[1]!r} has the shape {shape}.")
-    raise ArgumentError(f"var_names: {wanted!r} is unknown; expected some of {', '.join(draws)}.")
+    raise ArgumentError(
+        f"var_names: {wanted!r} is unknown; expected some of {', '.join(draws)}.{nearest(str(wanted), draws)}"
+    )
 
 
 def trusted_draws(reference: Mapping[str, Any] | None, panels: Sequence[Panel]) -> list[np.ndarray | None]:
@@ -139,11 +148,24 @@ def estimate_density(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         at = np.median(values)
         width = 1e-3 * max(abs(at), 1.0)
         return np.array([at - width, at, at + width]), np.array([0.0, 1.0, 0.0])
-    grid, density, _ = array_stats.kde(inside, bw=_bandwidth(inside))
+    grid, density, width = array_stats.kde(inside, bw=_bandwidth(inside))
+    for _ in range(MAX_WIDENINGS):
+        if not _is_jagged(density, width, len(inside)):
+            break
+        width = WIDENING * float(width)
+        grid, density, _ = array_stats.kde(inside, bw=width)
     if max(density[0], density[-1]) > CUT * density.max():
         # Down to zero at the ends, so that a density that is cut by a bound is drawn as one.
         grid, density = np.pad(grid, 1, mode="edge"), np.pad(density, 1)
     return grid, density * len(inside) / len(values)
+
+
+def _is_jagged(density: np.ndarray, width: float, num: int) -> bool:
+    """Tell whether a density has bumps that can be seen and are no more than the Monte Carlo error of its estimate."""
+    top = density.max()
+    places, found = find_peaks(density, prominence=VISIBLE * top)
+    errors = np.sqrt(density[places] / (2.0 * math.sqrt(math.pi) * num * width))
+    return int(np.sum(found["prominences"] < SIGNIFICANT * errors)) > MAX_BUMPS
 
 
 def _bandwidth(values: np.ndarray) -> str:

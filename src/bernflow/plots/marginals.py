@@ -41,7 +41,7 @@ def plot_posterior(
     Args:
         posterior: what to plot.
         var_names: the quantities to plot, or single components like "b[2]" (or "b[park]", where the model has
-            coordinates); all parameters (without derived quantities) if None.
+            coordinates); all parameters and the derived quantities that are scalars if None.
         reference: trusted draws by name, (num', *shape), laid over as a dashed line (for example from NUTS).
         num: number of draws.
         weighted: plot draws that are corrected by their importance weights; "auto" where these correct the fit.
@@ -58,7 +58,9 @@ def plot_posterior(
     """
     backend = choose_backend(backend)
     draws = posterior.draws(num, key, weighted)
-    panels, total = components(draws, var_names or posterior.names, MAX_PANELS, named_axes(posterior))
+    # Derived arrays may be as long as the data, and are drawn where they are asked for.
+    names = [*posterior.names, *(name for name in draws if name not in posterior.names and draws[name].ndim == 1)]
+    panels, total = components(draws, var_names or names, MAX_PANELS, named_axes(posterior))
     references = trusted_draws(reference, panels)
     if backend != STATIC:
         entries = interactive.label_columns(panels, references, "bernflow", "reference")

@@ -26,6 +26,7 @@ from bernflow.plots.style import (
 )
 from bernflow.posterior import Posterior
 from bernflow.posterior.arguments import check_count
+from bernflow.posterior.drawing import num_available
 
 MAX_COMPONENTS = 8
 # As many as can still be told apart, for those who choose them by name.
@@ -81,7 +82,7 @@ def plot_pairs(
     backend = choose_backend(backend)
     check_count(num)
     if isinstance(posterior_or_draws, Posterior):
-        draws = posterior_or_draws.draws(DRAWS_PER_POINT * num, key)
+        draws = posterior_or_draws.draws(num_available(posterior_or_draws, DRAWS_PER_POINT * num), key)
         names: Sequence[str] = posterior_or_draws.names
         heading = verdict_title(posterior_or_draws.diagnostics)
     else:

@@ -9,7 +9,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bernflow.diagnostics.findings import Diagnostics
+from bernflow.diagnostics.findings import GOOD_KHAT, Diagnostics
 
 FIT = "#0072B2"
 REFERENCE = "#222222"
@@ -63,5 +63,8 @@ def hide_density_axis(axes: Axes) -> None:
 def verdict_title(diagnostics: Diagnostics) -> tuple[str, str]:
     """Return the line that goes above a figure, and its colour."""
     d = diagnostics
-    text = f"{d.verdict.capitalize()} fit:  k-hat {d.khat:.2f},  ESS {100 * d.ess_fraction:.1f} %"
+    text = f"{d.verdict.capitalize()} fit:  ESS {100 * d.ess_fraction:.1f} %"
+    # A fit is good at a high k-hat only where that is not informative.
+    if d.verdict != "good" or d.khat <= GOOD_KHAT:
+        text += f",  k-hat {d.khat:.2f}"
     return text, VERDICT_COLORS[d.verdict]

@@ -20,7 +20,7 @@ from bernflow.models.base import AbstractJointModel, AbstractModel, Site
 from bernflow.posterior.container import Kind, read_container, write_container
 from bernflow.posterior.drawing import to_store, try_density
 from bernflow.posterior.posterior import Posterior
-from bernflow.posterior.stored import SavedLayout, Stored, Trial
+from bernflow.posterior.stored import Roles, SavedLayout, Stored, Trial
 from bernflow.posterior.structure import NamedStructure, by_name, labels
 from bernflow.posterior.supports import support_from_json, support_to_json
 from bernflow.posterior.tables import Axes
@@ -79,6 +79,7 @@ def save(posterior: Posterior, path: str | os.PathLike) -> Path:
             "dims": {name: list(axes) for name, axes in stored.axes.dims.items()},
             "coords": {name: _plain_labels(labels) for name, labels in stored.axes.coords.items()},
             "first": stored.axes.first,
+            "roles": stored.roles._asdict(),
         },
     }
     return write_container(path, KIND, facts, arrays)
@@ -167,7 +168,9 @@ def _stored(facts: dict[str, Any], arrays: dict[str, np.ndarray], layout: Abstra
         trial = Trial(*(arrays[f"{TRIAL}_{name}"] for name in Trial._fields))
         if trial.x.ndim != 2 or trial.x.shape[1] != layout.dim or trial.log_density.shape != trial.x.shape[:1]:
             raise ValueError("its trial of the density does not fit its parameters")
-    return Stored(draws, stats, bool(facts.get("weighted", False)), axes, trial)
+    names = facts.get("roles", {})
+    roles = Roles(*(tuple(map(str, names.get(role, ()))) for role in Roles._fields))
+    return Stored(draws, stats, bool(facts.get("weighted", False)), axes, roles, trial)
 
 
 def _plain_labels(labels: Any) -> list[Any]:

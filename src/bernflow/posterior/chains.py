@@ -12,6 +12,7 @@ from bernflow.diagnostics.summaries import summarize
 from bernflow.models.base import AbstractModel
 from bernflow.posterior import display, sampling
 from bernflow.posterior.export import SAMPLED, Kind, as_installed, model_groups, moved, to_datatree
+from bernflow.posterior.stored import Roles
 from bernflow.posterior.tables import Axes, select, written
 from bernflow.precision import use_precision
 from bernflow.target import AbstractLayout
@@ -102,7 +103,8 @@ class NutsRun:
             for group, values in model_groups(model, sites, log_likelihood).items():
                 by_chain = group in SAMPLED
                 groups[group] = {name: self._by_chain(v) if by_chain else v for name, v in values.items()}
-            groups |= moved(model, self._theta, "log_likelihood" in groups)
+            roles = Roles(model.predicted_names(), model.likelihood_names())
+            groups |= moved(self._theta, roles, groups.get("log_likelihood"), log_likelihood)
         return to_datatree(groups, self._axes.dims, self._axes.coords, by_chain=True)
 
     @property

@@ -113,6 +113,8 @@ def read_container(path: Path, kind: Kind) -> Content:
     """
     try:
         status = path.stat()
+        if stat.S_ISDIR(status.st_mode):
+            raise FileFormatError(f"{path} is a folder: expected {_file_in(path, kind)}.")
         if not stat.S_ISREG(status.st_mode):
             raise kind.damaged(path, "it is not a file")
         members = _read_members(path, status.st_size)
@@ -130,6 +132,12 @@ def read_container(path: Path, kind: Kind) -> Content:
         return Content(manifest, _verified(manifest["sha256"], members))
     except Exception as error:  # nor are NumPy's headers to be trusted
         raise kind.damaged(path, _reason(error)) from error
+
+
+def _file_in(folder: Path, kind: Kind) -> str:
+    """Return which file of a folder was probably meant, or what is expected instead of a folder."""
+    inside = sorted(folder.glob("*.bernflow"))
+    return f"a file, such as {inside[0]}" if inside else f"a file written by {kind.writer}"
 
 
 def _read_members(path: Path, size: int) -> dict[str, bytes]:

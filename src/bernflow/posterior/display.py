@@ -48,7 +48,8 @@ def tabulate(posterior: "PosteriorParts") -> Table:
     sample = draw(posterior, num, KEY, AUTO, derived)
     num = len(next(iter(sample.theta.values())))
     worth = num_effective(posterior, num, sample.weighted)
-    found, total = tables.rows(sample.theta, QUANTILES, posterior.axes, worth, MAX_ROWS)
+    shown = tables.in_order(sample.theta, posterior.names, posterior.roles)
+    found, total = tables.rows(shown, QUANTILES, posterior.axes, worth, MAX_ROWS)
     rows = [Row(row.label, (*tables.written(row.figures), _two_digits(row.mcse[0]))) for row in found]
     hidden = total - len(rows) + sum(size for name, size in derived_sizes(posterior).items() if name not in derived)
     if hidden:
@@ -141,7 +142,8 @@ def _html_row(row: Row, num_columns: int) -> str:
 
 def _describe(settings: dict[str, Any], dim: int) -> str:
     parts = [str(settings["family"])] if "family" in settings else []
-    if settings.get("order"):
+    # Polynomials of order 1 are straight lines: such a flow has none.
+    if (settings.get("order") or 0) > 1:
         parts.append(f"order {settings['order']}")
     return ", ".join([*parts, f"{dim} dimension{'s' if dim != 1 else ''}"])
 

@@ -18,6 +18,7 @@ from bernflow.posterior.arguments import check_count
 from bernflow.posterior.stored import MAX_COORDINATES, MAX_DERIVED, NUM_TRIED, SavedLayout, Stored, Trial, num_stored
 from bernflow.posterior.weighting import AUTO, Weighted, is_weighted
 from bernflow.precision import use_precision
+from bernflow.user import user_level
 
 if TYPE_CHECKING:
     from bernflow.posterior.parts import PosteriorParts
@@ -102,6 +103,12 @@ def need_model(posterior: "PosteriorParts", what: str) -> AbstractModel:
     return posterior.model
 
 
+def num_available(posterior: "PosteriorParts", num: int) -> int:
+    """Return how many of `num` draws there are: all of them, unless those in the file are all that there is."""
+    is_only_source = posterior.model is None and isinstance(posterior.layout, SavedLayout)
+    return min(num, posterior.stored.num) if is_only_source and posterior.stored is not None else num
+
+
 def difference(log_density: np.ndarray, log_q: np.ndarray) -> Float[np.ndarray, " num"]:
     """Return log p - log q in double precision; a zero density gives -inf, whatever log q is."""
     with np.errstate(invalid="ignore"):
@@ -132,18 +139,18 @@ def to_store(posterior: "PosteriorParts") -> Stored:
     if posterior.model is None:
         return posterior.stored or Stored()
     derived = small_derived(posterior)
-    axes, trial = posterior.axes, try_density(posterior, posterior.model)
+    axes, roles, trial = posterior.axes, posterior.roles, try_density(posterior, posterior.model)
     weighted = is_weighted(posterior)
     # Otherwise the flow and the supports are enough.
     if not (derived or weighted or posterior.layout.model is not None):
-        return Stored(axes=axes, trial=trial)
+        return Stored(axes=axes, roles=roles, trial=trial)
     sizes = derived_sizes(posterior)
     per_draw = sum(math.prod(site.shape) for site in posterior.layout.sites) + sum(sizes[name] for name in derived)
     try:
         sample = draw(posterior, num_stored(per_draw), KEY, AUTO, derived, stats=True)
     except BernflowError:  # the user's derived quantities fail: the fit is saved all the same
-        return Stored(axes=axes, trial=trial)
-    return Stored(sample.theta, sample.stats, sample.weighted, axes, trial)
+        return Stored(axes=axes, roles=roles, trial=trial)
+    return Stored(sample.theta, sample.stats, sample.weighted, axes, roles, trial)
 
 
 def try_density(posterior: "PosteriorParts", model: AbstractModel, trial: Trial | None = None) -> Trial:
@@ -183,7 +190,7 @@ def _stored_rows(
             f"bernflow: the file holds {stored.num:,} draws, and more need the model: {stored.num:,} are returned "
             f"instead of {num:,}. Pass the model to bf.load(path, model=...).",
             UserWarning,
-            stacklevel=4,
+            stacklevel=user_level(),
         )
         num = stored.num
     if not isinstance(key, jax.Array) and key == KEY:

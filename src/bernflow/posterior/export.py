@@ -13,6 +13,7 @@ from bernflow.models.base import AbstractModel
 from bernflow.posterior import prior as of_prior
 from bernflow.posterior import sampling
 from bernflow.posterior.drawing import draw, need_model
+from bernflow.posterior.stored import Roles
 from bernflow.posterior.weighting import Weighted
 from bernflow.precision import use_precision
 
@@ -51,7 +52,7 @@ def export(
         sites = {name: sample.theta[name] for name in posterior.names}
         with use_precision(posterior.precision):
             groups |= model_groups(model, sites, log_likelihood)
-        groups |= moved(model, groups.pop("posterior"), "log_likelihood" in groups)
+    groups |= moved(groups.pop("posterior"), posterior.roles, groups.get("log_likelihood"), log_likelihood)
     if predictive:
         model = need_model(posterior, "predictive=True")
         with use_precision(posterior.precision):
@@ -79,12 +80,24 @@ def model_groups(model: AbstractModel, sites: dict[str, np.ndarray], log_likelih
     return groups
 
 
-def moved(model: AbstractModel, theta: dict[str, np.ndarray], has_likelihood: bool) -> dict[str, dict[str, np.ndarray]]:
-    """Put derived quantities that are new observations, or a log likelihood, into the groups where ArviZ looks."""
-    predicted, pointwise = model.predicted_names(), model.likelihood_names()
-    rest = {name: value for name, value in theta.items() if name not in (*predicted, *pointwise)}
-    groups = {"posterior": rest, "posterior_predictive": {name: theta[name] for name in predicted if name in theta}}
-    return groups if has_likelihood else {**groups, "log_likelihood": {}}
+def moved(
+    theta: Mapping[str, np.ndarray], roles: Roles, known: Mapping[str, np.ndarray] | None, log_likelihood: bool
+) -> dict[str, Mapping[str, np.ndarray]]:
+    """Put derived quantities that are new observations, or a log likelihood, into the groups where ArviZ looks.
+
+    Args:
+        theta: parameters and derived quantities.
+        roles: which of them belong elsewhere.
+        known: the log likelihood that a model has computed.
+        log_likelihood: whether it is wanted.
+    """
+    groups: dict[str, Mapping[str, np.ndarray]] = {
+        group: {name: theta[name] for name in names if name in theta}
+        for group, names in (("posterior_predictive", roles.predictions), ("log_likelihood", roles.log_likelihood))
+    }
+    groups["posterior"] = {name: v for name, v in theta.items() if not any(name in group for group in groups.values())}
+    groups["log_likelihood"] = (known or groups["log_likelihood"]) if log_likelihood else {}
+    return groups
 
 
 def to_datatree(

@@ -15,22 +15,29 @@ if TYPE_CHECKING:
 MAX_KHAT = 0.7
 
 
-def leave_one_out(tree: "xr.DataTree", var_name: str | None = None, independent: bool = True) -> Any:
+def leave_one_out(
+    tree: "xr.DataTree", var_name: str | None = None, independent: bool = True, has_model: bool = True
+) -> Any:
     """Return the `ELPDData` of ArviZ, with one value per data point.
 
     Args:
         tree: draws with their pointwise log likelihood.
         var_name: the observed variable, where there are several.
         independent: the draws are those of a fit, which are independent, and not of chains.
+        has_model: the model is known, so that it is the model that lacks a log likelihood where there is none.
     """
     import arviz_stats
 
     known = list(tree["log_likelihood"].data_vars) if "log_likelihood" in tree.children else []
+    if not known and not has_model:
+        raise ArgumentError(
+            "loo() needs the pointwise log likelihood, which is not in the file: pass the model to bf.load(path, "
+            "model=...)."
+        )
     if not known:
         raise ArgumentError(
-            "loo() needs the pointwise log likelihood, which this model does not tell: write it as a bf.Model, a "
-            "NumPyro or PyMC model, or with `log_lik` in the generated quantities of a Stan program; a loaded "
-            "posterior needs its model."
+            "loo() needs the pointwise log likelihood, which this model does not have: write it as a bf.Model or a "
+            "NumPyro or PyMC model, or add `log_lik` to the generated quantities of a Stan program."
         )
     if var_name is None and len(known) > 1:
         raise ArgumentError(f"loo() found several observed variables: choose one by var_name=, {' or '.join(known)}.")

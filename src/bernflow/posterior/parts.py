@@ -10,7 +10,7 @@ from bernflow.diagnostics.findings import Diagnostics
 from bernflow.errors import ArgumentError
 from bernflow.flows.base import AbstractDistribution
 from bernflow.models.base import AbstractModel
-from bernflow.posterior.stored import Stored
+from bernflow.posterior.stored import Roles, Stored
 from bernflow.posterior.structure import NamedStructure, named_structure
 from bernflow.posterior.tables import Axes
 from bernflow.posterior.trees import from_host, on_host
@@ -103,3 +103,15 @@ class PosteriorParts:
             return self.stored.axes if self.stored is not None else Axes()
         with use_precision(self.precision):
             return Axes(self.model.dims(), self.model.coords(), self.model.first_index())
+
+    @property
+    def roles(self) -> Roles:
+        """Which derived quantities are predictions, and which a pointwise log likelihood.
+
+        Example:
+            >>> post.roles
+            Roles(predictions=(), log_likelihood=())
+        """
+        if self.model is None:
+            return self.stored.roles if self.stored is not None else Roles()
+        return Roles(self.model.predicted_names(), self.model.likelihood_names())

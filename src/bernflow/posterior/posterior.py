@@ -12,7 +12,7 @@ from bernflow.diagnostics.advice import advise
 from bernflow.errors import ArgumentError
 from bernflow.flows.mixture import Mixture
 from bernflow.keys import as_key
-from bernflow.models.columns import as_arrays
+from bernflow.models.columns import with_arrays
 from bernflow.posterior import display, sampling, tables
 from bernflow.posterior.arguments import check_count, check_theta
 from bernflow.posterior.drawing import difference, draw, need_model
@@ -149,11 +149,15 @@ class Posterior(PosteriorParts):
         """
         model = need_model(self, "predict")
         theta = self.draws(num, key, weighted, deterministic=False)
-        with use_precision(self.precision):
-            args, kwargs = model.prepare(*as_arrays((args, kwargs)))
+
+        def predicted(given: tuple[tuple, dict[str, Any]]) -> Draws:
+            args, kwargs = model.prepare(*given)
             if average:
                 return sampling.predict_mean(model, theta, args, kwargs)
             return sampling.predict(model, as_key(key), theta, args, kwargs)
+
+        with use_precision(self.precision):
+            return with_arrays(predicted, (args, kwargs), as_given=False)
 
     def prior(self, num: int = 1000, key: Any = 2, deterministic: bool = True) -> Draws:
         """Draw the parameters from the prior.
@@ -186,7 +190,12 @@ class Posterior(PosteriorParts):
             (500, 3)
         """
         theta = self.prior(num, key, deterministic=False)
-        return predictions(need_model(self, "prior_predictive"), self.precision, theta, key, *as_arrays((args, kwargs)))
+        model = need_model(self, "prior_predictive")
+
+        def predicted(given: tuple[tuple, dict[str, Any]]) -> Draws:
+            return predictions(model, self.precision, theta, key, *given)
+
+        return with_arrays(predicted, (args, kwargs), as_given=False)
 
     def summary(
         self,
@@ -218,7 +227,7 @@ class Posterior(PosteriorParts):
         if not 0 < ci_prob < 1:
             raise ArgumentError(f"ci_prob={ci_prob!r}: expected a probability between 0 and 1.")
         sample = draw(self, num, key, weighted)
-        chosen = tables.select(sample.theta, var_names, filter_vars)
+        chosen = tables.in_order(tables.select(sample.theta, var_names, filter_vars), self.names, self.roles)
         worth = num_effective(self, num, sample.weighted)
         found, _ = tables.rows(chosen, ((1 - ci_prob) / 2, (1 + ci_prob) / 2), self.axes, worth)
         return tables.frame(found, ci_prob, round_to)
@@ -240,7 +249,7 @@ class Posterior(PosteriorParts):
             >>> bool(post.loo().elpd < 0.0)
             True
         """
-        return leave_one_out(export(self, num, key, weighted), var_name)
+        return leave_one_out(export(self, num, key, weighted), var_name, has_model=self.model is not None)
 
     def to_arviz(
         self,

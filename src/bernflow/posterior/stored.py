@@ -23,6 +23,18 @@ NUM_TRIED, MAX_COORDINATES = 8, 100_000
 TOLERANCES, TOLERANCES_OF_NETWORK = (1e-7, 1e-4), (1e-4, 1e-1)
 
 
+class Roles(NamedTuple):
+    """Derived quantities that are more than functions of the parameters.
+
+    Attributes:
+        predictions: names of those that are new observations.
+        log_likelihood: names of those that are a pointwise log likelihood.
+    """
+
+    predictions: tuple[str, ...] = ()
+    log_likelihood: tuple[str, ...] = ()
+
+
 class Trial(NamedTuple):
     """The log density on R^p at some draws of the fit: it tells a model or data that are not those of the fit.
 
@@ -54,6 +66,7 @@ class Stored:
         stats: log densities of these draws, under the names of ArviZ.
         weighted: whether they are resampled by their importance weights.
         axes: names of the axes of all quantities.
+        roles: which of the derived quantities are predictions, and which a log likelihood.
         trial: the density at some points.
     """
 
@@ -61,6 +74,7 @@ class Stored:
     stats: Mapping[str, np.ndarray] = field(default_factory=dict)
     weighted: bool = False
     axes: Axes = field(default_factory=Axes)
+    roles: Roles = field(default_factory=Roles)
     trial: Trial | None = None
 
     @property

@@ -64,7 +64,7 @@ class Row(NamedTuple):
 def rows(
     draws: Draws, quantiles: Sequence[float], axes: Axes, num_effective: float | None = None, limit: int | None = None
 ) -> tuple[list[Row], int]:
-    """Summarize scalar components; scalars come first, in the order of the draws.
+    """Summarize scalar components, in the order of the draws.
 
     Args:
         draws: arrays of shape (num, *shape) by name.
@@ -78,7 +78,7 @@ def rows(
     """
     total = sum(math.prod(value.shape[1:]) for value in draws.values())
     found: list[Row] = []
-    for name in sorted(draws, key=lambda name: draws[name].ndim > 1):
+    for name in draws:
         for index, label in axes.labels(name, draws[name].shape[1:]):
             if len(found) == limit:
                 return found, total
@@ -86,6 +86,27 @@ def rows(
             values = np.asarray(draws[name][at], np.float64)
             found.append(Row(label, summarize(values, quantiles), errors(values, num_effective)))
     return found, total
+
+
+def in_order(draws: Draws, parameters: Sequence[str], roles: Sequence[Sequence[str]] = ()) -> dict[str, np.ndarray]:
+    """Sort quantities by what a reader looks for first.
+
+    Scalars come first, then arrays, small ones before large ones: fitted values of all data would hide the rest. Of two
+    arrays of one size the derived one comes first, because it is usually what raw parameters are made into. Predictions
+    and log likelihoods come last.
+
+    Args:
+        draws: arrays of shape (num, *shape) by name.
+        parameters: which of them are not derived.
+        roles: names of the predictions, and of the pointwise log likelihoods.
+    """
+    last = {name for names in roles for name in names}
+
+    def rank(name: str) -> tuple[bool, bool, int, bool]:
+        is_array = draws[name].ndim > 1
+        return is_array, name in last, math.prod(draws[name].shape[1:]), is_array and name in parameters
+
+    return {name: draws[name] for name in sorted(draws, key=rank)}
 
 
 def select(draws: Draws, var_names: Sequence[str] | str | None, filter_vars: str | None) -> dict[str, np.ndarray]:

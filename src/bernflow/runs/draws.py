@@ -12,6 +12,7 @@ from bernflow.models.stan.model import LOG_LIKELIHOOD
 from bernflow.posterior import Posterior
 from bernflow.posterior.drawing import KEY
 from bernflow.posterior.export import export
+from bernflow.posterior.tables import Axes
 from bernflow.posterior.weighting import Weighted
 from bernflow.precision import use_precision
 
@@ -66,6 +67,11 @@ def _variables(tree: "xr.DataTree") -> Iterator[tuple[str, Any]]:
             yield from ((str(name), values) for name, values in tree[group].data_vars.items())
     if "log_likelihood" in tree.children and LOG_LIKELIHOOD in tree["log_likelihood"].data_vars:
         yield LOG_LIKELIHOOD, tree["log_likelihood"][LOG_LIKELIHOOD]
+
+
+def row_labels(tree: "xr.DataTree", axes: Axes) -> list[str]:
+    """Return what the model calls the rows of `tabulate`, by coordinates where it has them, as in `slope[park]`."""
+    return [label for name, values in _variables(tree) for _, label in axes.labels(name, np.shape(values)[2:])]
 
 
 def plain_name(name: str) -> str:

@@ -4,7 +4,7 @@ import dataclasses
 import importlib.util
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from bernflow.fit import load
 from bernflow.folders import write_folder
 from bernflow.posterior import Posterior
 from bernflow.posterior.weighting import AUTO, Weighted
-from bernflow.runs.draws import tabulate, take_draws, write_csv
+from bernflow.runs.draws import row_labels, tabulate, take_draws, write_csv
 from bernflow.runs.untrusted import check_table
 from bernflow.sealed import checksum_of, read_sealed, sealed_text
 from bernflow.versions import version_of
@@ -42,12 +42,14 @@ class Run:
         manifest: what it is: model, data, options, verdict and the names of its files.
         summary: mean, sd and quantiles of every component, indices from 1.
         diagnostics: the content of diagnostics.json.
+        labels: what the model calls the rows of the summary, where the run has just been written.
     """
 
     folder: Path
     manifest: dict[str, Any]
     summary: "pd.DataFrame"
     diagnostics: dict[str, Any]
+    labels: Sequence[str] = ()
 
     def load(self, model: Any = None, **model_kwargs: Any) -> Posterior:
         """Read the posterior; with the model as it was fitted, see `bernflow.load`."""
@@ -147,7 +149,7 @@ def write_run(
         (fresh / MANIFEST).write_text(sealed_text(manifest), encoding="utf-8")
 
     write_folder(folder, write, keep=_files_of_others)
-    return Run(folder, manifest, summary, diagnostics)
+    return Run(folder, manifest, summary, diagnostics, row_labels(tree, posterior.axes))
 
 
 def read_run(folder: str | os.PathLike) -> Run:

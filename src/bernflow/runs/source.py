@@ -54,6 +54,8 @@ def load_model(model: str, data: Path | None = None, progress: bool = True) -> S
     path, name = split_name(model)
     if not path.is_file():
         raise FileFormatError(f"The model {str(path)!r} does not exist: {EXPECTED}.")
+    if data is not None and not data.exists():
+        raise FileFormatError(f"The data file {str(data)!r} does not exist: expected JSON, CSV or Parquet.")
     is_table = data is not None and data.suffix.lower() in TABLES
     values = read_table(data) if is_table else read_data(data)  # type: ignore[arg-type]
     if name is None:

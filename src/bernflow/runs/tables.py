@@ -23,8 +23,7 @@ def read_table(path: Path) -> dict[str, Any]:
         table = pd.read_csv(path) if path.suffix.lower() == CSV else pd.read_parquet(path)
     except ImportError as error:
         raise ArgumentError(
-            f"{path}: Parquet needs the package pyarrow: install it with pip install 'bernflow[images]', or write the "
-            "table as CSV."
+            f"{path}: Parquet needs the package pyarrow: run pip install pyarrow, or write the table as CSV."
         ) from error
     except Exception as error:  # a file can make its parser raise almost anything
         raise FileFormatError(f"The data file {str(path)!r} cannot be read ({error}).") from error

@@ -104,7 +104,7 @@ def test_models_without_common_parameters(posterior):
     assert found.components == []
     assert found.status == "No parameter is compared; evidence and predictive accuracy only."
     assert len(found.table()) == 0
-    assert "log Z" in repr(found)
+    assert "log evidence" in repr(found)
     assert "Comparison" in found._repr_html_()
 
 

@@ -1,5 +1,6 @@
 """The progress bar: one for a whole fit, alive where somebody watches, silent in a log."""
 
+import dataclasses
 import io
 import re
 import sys
@@ -9,6 +10,7 @@ from contextlib import redirect_stderr
 import numpy as np
 import pytest
 
+from bernflow.diagnostics import judge
 from bernflow.fit import bar as module
 from bernflow.fit import refining
 from bernflow.fit.bar import Bar
@@ -76,6 +78,18 @@ def test_the_text_says_what_is_left_and_what_has_changed(clock):
     assert bar.text() == "ELBO -4e+09 (-4e+09)"
 
 
+def test_the_text_does_not_say_what_is_nothing(clock):
+    bar = Bar(False, clock=clock)
+    chunk(bar, clock, 250, 500)
+    chunk(bar, clock, 500, 500)
+    bar.seen(4.6e-18)
+    assert bar.text() == "KL < 1e-05, ELBO -3.00", "at least 00:00 left is no expectation"
+    bar = Bar(False, Deadline.start(3, clock), clock=clock)
+    chunk(bar, clock, 250, 250)
+    chunk(bar, clock, 500, 1250, seconds=2.0)
+    assert bar.text() == "00:06 left, ELBO -3.00"
+
+
 def test_a_terminal_shows_stages_phases_and_a_clock_that_moves(terminal, monkeypatch, clock):
     monkeypatch.setattr(module, "REFRESH_SECONDS", 0.001)
     with redirect_stderr(terminal), Bar(True, name="network 2 of 3") as bar:
@@ -137,6 +151,33 @@ def test_a_notebook_is_watched_without_a_terminal(monkeypatch):
     assert is_watched(io.StringIO())
     monkeypatch.setattr(Module, "shell", object())
     assert not in_notebook(), "IPython in a terminal"
+
+
+class Judged:
+    """As much of a posterior as decides whether refining has paid."""
+
+    def __init__(self, elbo, verdict, steps):
+        self.diagnostics = dataclasses.replace(judge(np.zeros(100)), elbo=elbo, elbo_se=0.01, verdict=verdict)
+        self.settings = {"steps": steps}
+
+
+@pytest.mark.parametrize(
+    ("elbo", "verdict", "kept", "words"),
+    [
+        (-3.0, "poor", True, r"Refining it by 400 steps raised the ELBO by 2 nats\.$"),
+        (-5.01, "usable", True, r"Refining it by 400 steps did not raise the ELBO\.$"),
+        (-5.01, "poor", False, r"Refining it by 400 steps did not raise the ELBO, and was undone\.$"),
+    ],
+)
+def test_refining_that_only_does_harm_is_undone(elbo, verdict, kept, words):
+    before = Judged(-5.0, "usable", 100)
+    refined = Judged(elbo, verdict, 500)
+    found = refining.better(refined, before)
+    assert (found is refined) == kept
+    assert found.settings["steps"] == (500 if kept else 100)
+    assert found.diagnostics.verdict == (verdict if kept else "usable")
+    assert re.search(words, found.diagnostics.status)
+    assert "Refining" not in before.diagnostics.status
 
 
 class Fit:

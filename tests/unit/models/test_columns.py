@@ -47,6 +47,66 @@ def test_a_table_is_the_dict_of_its_columns():
     assert as_model(of_table, (table,)).log_density({"b": 0.7}) == pytest.approx(float(expected))
 
 
+def of_matrix(data, y=None):
+    b = numpyro.sample("b", dist.Normal(0, 5).expand([data.shape[1]]).to_event(1))
+    numpyro.sample("y", dist.Normal(data @ b, 1.0), obs=y)
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars", "repeated"])
+def test_a_table_is_a_matrix_where_its_columns_are_refused(kind):
+    table = pd.DataFrame({"x": X, "g": G})
+    expected = as_model(of_matrix, (np.stack([X, G], axis=1),), {"y": Y}).log_density({"b": np.array([0.7, 0.2])})
+    if kind == "repeated":  # names do not tell the columns apart
+        table.columns = ["x", "x"]
+    given = pytest.importorskip("polars").from_pandas(table) if kind == "polars" else table
+    found = as_model(of_matrix, (given,), {"y": Y.tolist()})
+    assert found.log_density({"b": np.array([0.7, 0.2])}) == pytest.approx(float(expected))
+    own = bf.Model(
+        prior={"b": dist.Normal(0, 5).expand([2]).to_event(1)},
+        likelihood=lambda theta, x: dist.Normal(x @ theta["b"], 1.0),
+        y=Y,
+        x=given,
+    )
+    assert own.log_density({"b": np.array([0.7, 0.2])}) == pytest.approx(float(expected))
+
+
+def test_a_table_whose_columns_are_attributes_stays_one():
+    def of_attributes(data, y=None):
+        b = numpyro.sample("b", dist.Normal(0, 5))
+        numpyro.sample("y", dist.Normal(b * data.x.to_numpy(), 1.0), obs=y)
+
+    found = as_model(of_attributes, (pd.DataFrame({"x": X}),), {"y": Y.tolist()})
+    assert np.isfinite(found.log_density({"b": 0.7}))
+
+
+def test_errors_of_models_of_tables_are_those_of_the_right_reading():
+    def misspelt(data, y=None):
+        numpyro.sample("y", dist.Normal(data["x"] * slope, 1.0), obs=y)  # noqa: F821
+
+    def absent(data, y=None):
+        b = numpyro.sample("b", dist.Normal(0, 5))
+        numpyro.sample("y", dist.Normal(data.z * b, 1.0), obs=y)
+
+    table = pd.DataFrame({"x": X})
+    with pytest.raises(ModelError, match="NameError: name 'slope' is not defined"):
+        as_model(misspelt, (table,), {"y": Y})
+    with pytest.raises(ModelError, match=r"has no attribute 'z'[^$]*reaches the model as the dict of its columns"):
+        as_model(absent, (table,), {"y": Y})
+    with pytest.raises(ModelError, match="failed with KeyError: 'z'"):
+        bf.Model(
+            prior={"b": dist.Normal(0, 5)},
+            likelihood=lambda theta, x: dist.Normal(theta["b"] * x["z"], 1),
+            y=Y,
+            x=table,
+        )
+
+
+@pytest.mark.parametrize("values", [["u", "v", "w"], pd.to_datetime(["2020-01-01", "2021-01-01", "2022-01-01"])])
+def test_columns_that_are_no_numbers_are_named(values):
+    with pytest.raises(ModelError, match="An argument is a column of text or dates: give numbers"):
+        as_model(model, (pd.Series(values), G), {"y": Y})
+
+
 def test_a_list_of_sizes_stays_one():
     def network(hidden, x):
         widths = [1, *hidden, 1]

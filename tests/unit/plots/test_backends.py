@@ -55,7 +55,7 @@ def test_use_holds_for_the_calls_after_it_and_an_argument_overrules_it(make, plo
 
 def test_marginals(make, plotly, reference):
     figure = plot_posterior(make(), num=300, backend="plotly")
-    assert figure.layout.title.text == "Good fit:  k-hat 0.00,  ESS 100.0 %"
+    assert figure.layout.title.text == "Good fit:  ESS 100.0 %,  k-hat 0.00"
     assert [note.text for note in figure.layout.annotations if note.text.strip()] == ["tau", "b[0]", "b[1]", "b[2]"]
     both = plot_posterior(make(), reference=reference, num=500, backend="plotly")
     assert len(both.data) > len(figure.data)

@@ -1,12 +1,15 @@
+import dataclasses
 import io
+import re
 
 import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib import pyplot as plt
+from scipy.signal import find_peaks
 
 from bernflow.errors import ArgumentError
-from bernflow.plots import plot_convergence, plot_pairs, plot_posterior
+from bernflow.plots import components, plot_convergence, plot_pairs, plot_posterior
 from bernflow.plots.components import estimate_density
 from bernflow.plots.style import VERDICT_COLORS
 
@@ -28,7 +31,7 @@ def test_one_panel_per_component_with_the_verdict_on_top(make):
     figure = post.plot(num=500)
     render(figure)
     assert titles(figure) == ["tau", "b[0]", "b[1]", "b[2]", "b[3]"]
-    assert figure.get_suptitle() == "Good fit:  k-hat 0.00,  ESS 100.0 %"
+    assert figure.get_suptitle() == "Good fit:  ESS 100.0 %,  k-hat 0.00"
     assert dict(mpl.rcParams) == before
     assert plt.get_fignums() == []
 
@@ -37,6 +40,46 @@ def test_a_poor_fit_is_shown_as_poor(make):
     figure = plot_posterior(make(np.random.default_rng(0).normal(size=2000) * 5), var_names="tau", num=500)
     assert figure.get_suptitle().startswith("Poor fit")
     assert figure._suptitle.get_color() == VERDICT_COLORS["poor"]
+
+
+def test_derived_scalars_are_drawn_and_arrays_where_they_are_asked_for(make, monkeypatch):
+    post = make()
+    own = post.draws
+
+    def draws(*args, **kwargs):
+        found = own(*args, **kwargs)
+        return {**found, "ratio": found["tau"] / 2, "fitted": found["b"] + 1}
+
+    monkeypatch.setattr(post, "draws", draws)
+    assert titles(post.plot(num=500)) == ["tau", "b[0]", "b[1]", "b[2]", "ratio"]
+    assert titles(post.plot(num=500, var_names=["fitted"])) == ["fitted[0]", "fitted[1]", "fitted[2]"]
+
+
+def test_a_kernel_that_is_too_narrow_is_widened(monkeypatch):
+    rng = np.random.default_rng(0)
+
+    def peaks(values):
+        density = estimate_density(values)[1]
+        return len(find_peaks(density, prominence=0.02 * density.max())[0])
+
+    monkeypatch.setattr(components, "_bandwidth", lambda values: 0.025)
+    monkeypatch.setattr(components, "MAX_WIDENINGS", 0)
+    assert peaks(rng.normal(size=4000)) > 6
+    monkeypatch.undo()
+    monkeypatch.setattr(components, "_bandwidth", lambda values: 0.025)
+    assert peaks(rng.normal(size=4000)) <= 3
+    # Modes that are there stay.
+    assert peaks(np.concatenate([rng.normal(5 * place, 0.5, 500) for place in range(9)])) >= 9
+
+
+def test_the_headline_of_a_figure_is_that_of_the_verdict(make):
+    title = plot_posterior(make(np.random.default_rng(0).normal(size=2000) * 0.3), num=500).get_suptitle()
+    assert re.match(r"(Good|Usable) fit:  ESS \d\d\.\d %,  k-hat -?\d\.\d\d$", title)
+    post = make()
+    post.diagnostics = dataclasses.replace(post.diagnostics, khat=0.9)
+    assert plot_posterior(post, num=500).get_suptitle() == "Good fit:  ESS 100.0 %", (
+        "k-hat says nothing of even weights"
+    )
 
 
 def test_reference_is_laid_over(make):

@@ -54,7 +54,7 @@ class Conjugate(AbstractModel):
         return {
             "mu": dist.Normal(0.0, 1.0).log_prob(theta["mu"]),
             "s": dist.LogNormal(0.0, 0.5).log_prob(theta["s"]).sum(),
-            "y": self.log_likelihood(theta)["y"].sum(),
+            "y": sum(values.sum() for values in self.log_likelihood(theta).values()),
         }
 
     def support_of(self, name, theta):

@@ -364,7 +364,10 @@ def test_made_up_array_headers_are_refused(saved, header):
 
 
 def test_what_is_no_file_is_refused(tmp_path):
-    with pytest.raises(FileFormatError, match=r"damaged .it is not a file"):
+    with pytest.raises(FileFormatError, match=r"is a folder: expected a file written by post.save\(path\)\."):
+        load(tmp_path)
+    (tmp_path / "posterior.bernflow").touch()
+    with pytest.raises(FileFormatError, match=r"is a folder: expected a file, such as .*posterior.bernflow\."):
         load(tmp_path)
     os.mkfifo(tmp_path / "pipe")  # opening it would wait for a writer forever
     with pytest.raises(FileFormatError, match=r"damaged .it is not a file"):

@@ -1,4 +1,6 @@
 import re
+import sys
+from types import SimpleNamespace
 
 import arviz_stats
 import jax
@@ -10,8 +12,9 @@ from scipy import stats
 from bernflow.errors import ArgumentError
 from bernflow.keys import as_key
 from bernflow.models.base import Site
-from bernflow.posterior import sampling
+from bernflow.posterior import load, sampling
 from bernflow.posterior.supports import support_from_json, support_to_json
+from bernflow.runs import write_run
 from bernflow.target import Layout
 
 MEAN, SD = 0.4, 1 / np.sqrt(5)  # exact posterior of mu
@@ -151,6 +154,33 @@ def test_everything_shows_the_same_draws(make, shift):
     assert errors == pytest.approx(1.0 if shift == 0 else np.sqrt(1 / (4 * np.exp(-0.75)) + 0.75), rel=0.1)
 
 
+@pytest.mark.parametrize("shift", [0.0, 0.5])
+def test_what_follows_from_draws_is_weighted_where_they_are(make, build, tmp_path, shift):
+    post = make(shift=shift)
+    assert post.diagnostics.verdict == ("usable" if shift else "good")
+
+    def agree(one, auto):
+        """Tell whether a default is the weighted form, and not the other one."""
+        return np.array_equal(one(weighted=True), auto) and not np.array_equal(one(weighted=False), auto)
+
+    def line(**kwargs):
+        return post.plot(**kwargs).axes[0].lines[0].get_xdata()
+
+    defaults = {
+        "draws": (lambda **kw: post.draws(**kw)["mu"], post.draws()["mu"]),
+        "predict": (lambda **kw: post.predict(num=300, **kw)["y"], post.predict(num=300)["y"]),
+        "plot": (line, line()),
+        "loo": (lambda **kw: post.loo(**kw).elpd, post.loo().elpd),
+    }
+    assert {name: agree(*default) for name, default in defaults.items()} == dict.fromkeys(defaults, shift > 0)
+    np.testing.assert_array_equal(load(post.save(tmp_path / "p")).draws()["mu"], post.draws()["mu"])
+    run = write_run(post, tmp_path / "run", formats=("csv",))
+    assert run.manifest["weighted"] == (shift > 0)
+    assert run.summary.loc["mu", "mean"] == pytest.approx(post.draws()["mu"].mean(), rel=1e-12)
+    page = post.report(tmp_path / "report.html").read_text()
+    assert ("resampled by their importance weights" in page) == (shift > 0)
+
+
 def test_summary_chooses_quantities_as_arviz_does(make):
     post = make()
     assert list(post.summary("s").index) == ["s[0]", "s[1]"]
@@ -186,22 +216,57 @@ def test_labels_are_coordinates(make, conjugate):
     assert list(post.to_arviz().posterior["s"].coords["kind"].values) == ["age", "income"]
 
 
-def test_arviz_0_and_1_get_what_they_take(make, monkeypatch):
+@pytest.mark.filterwarnings("ignore")  # of ArviZ
+def test_the_arviz_that_is_installed_gets_what_it_takes(make):
+    arviz = pytest.importorskip("arviz")
+    found = make().to_arviz(200)
+    is_old = arviz.__version__.startswith("0.")
+    assert type(found).__name__ == ("InferenceData" if is_old else "DataTree")
+    assert {"mu", "s[0]", "s[1]", "twice"} == set(arviz.summary(found).index)
+    assert arviz.loo(found).n_data_points == 4
+    if not is_old:
+        assert set(arviz.psense_summary(found).index) == {"mu", "s[0]", "s[1]", "twice"}
+
+
+@pytest.mark.parametrize("installed", ["0.23.4", "1.3.0", None])
+def test_arviz_0_and_1_get_what_they_take(make, monkeypatch, installed):
     from bernflow.posterior import export
 
+    def version(name):
+        if installed is None:
+            raise export.PackageNotFoundError(name)
+        return installed
+
+    monkeypatch.setitem(sys.modules, "arviz", SimpleNamespace(InferenceData=SimpleNamespace))
+    monkeypatch.setattr(export, "version", version)
     post = make()
-    monkeypatch.setattr(export, "version", lambda name: "0.23.4")
-    old = post.to_arviz(50)
-    assert type(old).__name__ == "InferenceData"
-    assert old.posterior["s"].shape == (1, 50, 2)
-    assert old.attrs["inference_library"] == "bernflow"
-    monkeypatch.setattr(export, "version", lambda name: "1.2.0")
-    new = post.to_arviz(50)
-    assert set(new.children) == set(old.groups())
-    with pytest.raises(ArgumentError, match=r"kind='inferencedata' needs ArviZ 0\.x"):
-        post.to_arviz(50, kind="inferencedata")
+    found, tree = post.to_arviz(50), post.to_arviz(50, kind="datatree")
+    if installed == "0.23.4":
+        assert type(found) is SimpleNamespace
+        assert found.posterior["s"].shape == (1, 50, 2)
+        assert found.attrs["inference_library"] == "bernflow"
+        assert set(tree.children) == set(vars(found)) - {"attrs"}
+    else:
+        assert set(found.children) == set(tree.children)
+        with pytest.raises(ArgumentError, match=r"kind='inferencedata' needs ArviZ 0\.x"):
+            post.to_arviz(50, kind="inferencedata")
     with pytest.raises(ArgumentError, match="kind='tree'"):
         post.to_arviz(50, kind="tree")
+
+
+def test_tables_begin_with_what_is_looked_for_first(make, conjugate):
+    class Wide(conjugate):
+        def deterministic(self, theta):
+            fitted = theta["mu"] * np.ones(4)
+            return {"fitted": fitted, "again": fitted, "raw": 2 * theta["s"], "twice": 2 * theta["mu"]}
+
+        def predicted_names(self):
+            return ("raw",)
+
+    shown = list(make(model=Wide()).summary().index)
+    names = list(dict.fromkeys(label.partition("[")[0] for label in shown))
+    assert names == ["mu", "twice", "s", "again", "fitted", "raw"]
+    assert re.findall(r"^  (\w+)\[0\]", repr(make(model=Wide())), flags=re.MULTILINE) == ["s", "again", "fitted", "raw"]
 
 
 @pytest.mark.filterwarnings("ignore")  # of ArviZ

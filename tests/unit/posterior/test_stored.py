@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numpyro.distributions import constraints
 
+from bernflow.compare import compare_models
 from bernflow.errors import ArgumentError, ModelError
 from bernflow.models.base import Site
 from bernflow.posterior import load
@@ -53,8 +54,52 @@ def test_what_needs_the_model_says_so(opaque):
     for call in (again.predict, again.log_weights, again.prior):
         with pytest.raises(ArgumentError, match=r"needs the model, which is not in the file"):
             call()
-    with pytest.raises(ArgumentError, match="pointwise log likelihood"):
+    with pytest.raises(ArgumentError, match=r"log likelihood, which is not in the file: pass the model to bf.load"):
         again.loo()
+
+
+def test_log_likelihood_and_predictions_in_the_file_are_found(make, conjugate, build, tmp_path):
+    class Program(conjugate):
+        """Says what it derives as a Stan program does."""
+
+        def deterministic(self, theta):
+            return {"twice": 2 * theta["mu"], "y_rep": theta["mu"] * np.ones(4), "log_lik": self.pointwise(theta)}
+
+        def pointwise(self, theta):
+            return conjugate.log_likelihood(self, theta)["y"]
+
+        def log_likelihood(self, theta):
+            return {"log_lik": self.pointwise(theta)}
+
+        def predicted_names(self):
+            return ("y_rep",)
+
+        def likelihood_names(self):
+            return ("log_lik",)
+
+    post = make(model=Program())
+    again = load(post.save(tmp_path / "p"))
+    assert again.roles == post.roles
+    tree, expected = again.to_arviz(kind="datatree"), post.to_arviz(kind="datatree")
+    for group in ("posterior", "posterior_predictive", "log_likelihood"):
+        assert set(tree[group].data_vars) == set(expected[group].data_vars)
+    assert again.loo().elpd == pytest.approx(post.loo().elpd, rel=1e-9)
+    assert "log_likelihood" not in again.to_arviz(log_likelihood=False, kind="datatree").children
+    found = compare_models({"loaded": again, "fitted": post})
+    assert found.loc["loaded", "elpd_loo"] == pytest.approx(post.loo().elpd, rel=1e-9)
+
+
+def test_figures_make_do_with_the_draws_of_the_file(opaque, recwarn):
+    load(opaque[1]).plot("pairs")
+    assert not recwarn.list
+
+
+def test_a_warning_names_the_line_of_the_user(opaque):
+    again = load(opaque[1])
+    for call in (lambda: again.draws(5000), lambda: again.summary(num=5000)):
+        with pytest.warns(UserWarning, match="the file holds 4,000 draws") as found:
+            call()
+        assert [warning.filename for warning in found] == [__file__]
 
 
 def test_weighted_draws_are_stored_where_weights_correct_the_fit(make, build, tmp_path):

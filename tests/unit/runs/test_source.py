@@ -115,6 +115,8 @@ def test_files_that_are_not_there(tmp_path, file):
         load_model(str(tmp_path / "none.py"))
     with pytest.raises(FileFormatError, match=r"The data file '.*none.json' does not exist"):
         load_model(str(file), tmp_path / "none.json")
+    with pytest.raises(FileFormatError, match=r"'.*d.parque' does not exist: expected JSON, CSV or Parquet"):
+        load_model(str(file), tmp_path / "d.parque")
 
 
 def test_a_file_that_fails_says_how(tmp_path):

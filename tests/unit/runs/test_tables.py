@@ -1,7 +1,10 @@
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
 
+from bernflow.cli import main
 from bernflow.errors import FileFormatError
 from bernflow.runs.source import load_model
 from bernflow.runs.tables import for_stan, read_table
@@ -25,13 +28,17 @@ model = build([0.0, 1.0])
 """
 
 
-@pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_columns_are_arrays(tmp_path, kind):
-    path = tmp_path / f"data.{kind}"
+def write(folder, kind):
+    path = folder / f"data.{kind}"
     if kind == "parquet":
         pytest.importorskip("pyarrow")
     TABLE.to_csv(path, index=False) if kind == "csv" else TABLE.to_parquet(path)
-    found = read_table(path)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_columns_are_arrays(tmp_path, kind):
+    found = read_table(write(tmp_path, kind))
     assert found["N"] == 2
     np.testing.assert_array_equal(found["y"], [0.5, 1.5])
     stan = for_stan(found)
@@ -39,11 +46,32 @@ def test_columns_are_arrays(tmp_path, kind):
     assert stan["flag"].dtype.kind == "i"
 
 
-def test_a_function_gets_the_columns_that_it_takes(tmp_path):
-    TABLE.to_csv(tmp_path / "data.csv", index=False)
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_function_gets_the_columns_that_it_takes(tmp_path, kind):
     (tmp_path / "model.py").write_text(MODEL)
-    source = load_model(str(tmp_path / "model.py"), tmp_path / "data.csv")
+    source = load_model(str(tmp_path / "model.py"), write(tmp_path, kind))
     assert set(source.model_kwargs) == {"y", "N"}
+    np.testing.assert_array_equal(source.model_kwargs["y"], TABLE.y)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_pymc_model_of_a_table_is_fitted(tmp_path, kind, capsys):
+    pytest.importorskip("pymc")
+    (tmp_path / "model.py").write_text(PYMC)
+    words = [
+        "fit",
+        f"{tmp_path / 'model.py'}:build",
+        "--data",
+        str(write(tmp_path, kind)),
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["summary"]["mu"]
+    # The posterior is N(2 / 3, 1 / 3), of 4,000 draws.
+    assert found["mean"] == pytest.approx(2 / 3, abs=5 * 3**-0.5 / 4000**0.5)
+    assert found["sd"] == pytest.approx(3**-0.5, rel=0.06)
 
 
 def test_files_of_pymc_models(tmp_path):
