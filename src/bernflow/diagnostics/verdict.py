@@ -44,7 +44,6 @@ weights. Only other points can tell; what was found there enters as `elsewhere`.
 """
 
 import dataclasses
-from functools import partial
 
 import numpy as np
 from jaxtyping import Float
@@ -67,6 +66,7 @@ from bernflow.diagnostics.findings import (
     ZERO_DENSITY,
     Diagnostics,
     Finding,
+    Verdict,
     remark,
 )
 from bernflow.diagnostics.margins import margins
@@ -163,7 +163,11 @@ def _of_weights(
     draws: Float[np.ndarray, "s p"] | None = None,
 ) -> Finding:
     """Return what the importance weights say; with the draws, of the margins, too."""
-    say, as_they_are = partial(Finding, WEIGHTS), "the draws can be used as they are"
+    as_they_are = "the draws can be used as they are"
+
+    def say(level: Verdict, cause: str, advice: str = "", **more: float) -> Finding:
+        return Finding(WEIGHTS, level, cause, advice, {"khat": khat, "ess_fraction": ess, **more})
+
     num, surely = len(log_weights), ess - 2 * ess_se
     constant = ess >= CONSTANT_ESS and _largest_ratio(log_weights) <= CONSTANT_RATIO
     even = constant or (khat <= USABLE_KHAT and surely >= EVEN_ESS)
@@ -172,14 +176,14 @@ def _of_weights(
             few = f"judged by {num} draws only"
             return say("usable", few, f"at least {MIN_DRAWS_GOOD} are needed to call a fit good")
         if even:
-            return say("good", "the importance weights are nearly equal", as_they_are, {"even": 1.0})
+            return say("good", "the importance weights are nearly equal", as_they_are, even=1.0)
         return say("good", as_they_are)
     if draws is not None and num >= MIN_DRAWS_GOOD and may_be_good(khat, ess, draws.shape[1]):
         errors = margins(draws, log_weights)
         if errors.are_right:
             mean, sd = f"{max(errors.mean, 0.01):.2f} sd", f"{max(100 * errors.sd, 1.0):.0f} % of the posterior's"
             right = f"by the importance weights every mean is within {mean} and every standard deviation within {sd}"
-            return say("good", right, as_they_are, {"mean_error": errors.mean, "sd_error": errors.sd})
+            return say("good", right, as_they_are, mean_error=errors.mean, sd_error=errors.sd)
     if khat <= USABLE_KHAT and ess >= USABLE_ESS:
         weighted = "draws, summaries and figures are weighted by default"
         return say("usable", "importance weights correct the remaining error", weighted)
