@@ -317,7 +317,7 @@ def test_a_fit_says_so(name, tmp_path):
     found = post.diagnostics
     assert found.verdict == "poor"
     assert found.improper in NAMED[name]
-    assert "Give these parameters a proper prior" in found.status
+    assert "give these parameters a proper prior" in found.status
     assert bf.load(post.save(tmp_path / "fit.bernflow")).diagnostics == found
 
 

@@ -99,14 +99,14 @@ def test_a_second_interruption_stops_at_once(interrupt_after, gaussian_model, mo
 
 
 def test_an_interruption_while_judging_is_told_too(gaussian_model, monkeypatch):
-    judge, presses = judging.judge, [press]
+    judge, presses = judging.judge_weights, [press]
 
     def slow(*args, **kwargs):
         while presses:  # once, however often the weights are judged
             presses.pop()()
         return judge(*args, **kwargs)
 
-    monkeypatch.setattr(judging, "judge", slow)
+    monkeypatch.setattr(judging, "judge_weights", slow)
     with pytest.warns(UserWarning, match=INTERRUPTED.format(10)):
         posterior = fit(gaussian_model, 10)
     assert posterior.settings["interrupted"] is True
