@@ -27,7 +27,7 @@ ALLOWED = {
     ),
     "stan": "models target",
     "stopping": "fit.engine fit.evaluation fit.loop fit.stopping keys precision",
-    "study": "diagnostics.chains files flows.families folders plots.style posterior.encoding text versions",
+    "study": "diagnostics.chains files flows.families folders plots.style posterior.container text versions",
 }
 
 

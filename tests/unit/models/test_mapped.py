@@ -82,7 +82,7 @@ def test_missing_values_in_later_blocks(store, small_blocks):
 def test_outcomes_outside_of_the_support_in_later_blocks(store, small_blocks):
     y = np.ones(30)
     y[25] = -1.0
-    with pytest.raises(ModelError, match="Model: y has 1 values outside of the support"):
+    with pytest.raises(ModelError, match="Model: y has 1 values outside the support"):
         build(store(y), store(np.ones(30)), lambda th, x: dist.Exponential(np.exp(0.1) * x))
 
 

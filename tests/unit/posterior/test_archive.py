@@ -180,7 +180,7 @@ def test_older_format_is_refused(saved):
 
 def test_other_formats_are_refused(saved):
     rewrite(saved[1], lambda m: m.update(format="something"))
-    with pytest.raises(FileFormatError, match="holds 'something': expected 'bernflow-posterior'"):
+    with pytest.raises(FileFormatError, match="contains 'something': expected 'bernflow-posterior'"):
         load(saved[1])
 
 
@@ -255,7 +255,7 @@ def test_array_headers_are_not_trusted(saved, values):
     content = buffer.getvalue()
     digest = hashlib.sha256(content).hexdigest()
     rewrite(saved[1], lambda m: m["sha256"].update({"flow_0000.npy": digest}), {"flow_0000.npy": content})
-    with pytest.raises(FileFormatError, match="an array does not hold the"):
+    with pytest.raises(FileFormatError, match="an array does not have the size of"):
         load(saved[1])
 
 
