@@ -13,7 +13,7 @@ from bernflow.cli.command import INTERRUPTED, OK, POOR, Command
 from bernflow.cli.printing import COLUMNS, figure_lines, table_lines, wrapped
 from bernflow.errors import ArgumentError, ModelError
 from bernflow.files import ensure_writable, json_text
-from bernflow.fit.checks import CHECKS
+from bernflow.fit.checks.effort import CHECKS
 from bernflow.fit.deadline import Deadline
 from bernflow.fit.settings import resolve_settings
 from bernflow.posterior.tables import written

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from bernflow.diagnostics.chains import ChainDiagnostics
-from bernflow.diagnostics.verdict import Diagnostics
+from bernflow.diagnostics.findings import Diagnostics
 from bernflow.errors import ArgumentError
 from bernflow.posterior import Posterior
 from bernflow.posterior.chains import NutsRun

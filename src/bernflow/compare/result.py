@@ -10,7 +10,7 @@ from bernflow.compare.entries import Component, Entry
 from bernflow.compare.measure import Joint, Marginal
 from bernflow.diagnostics.agreement import Agreement
 from bernflow.diagnostics.chains import ChainDiagnostics
-from bernflow.diagnostics.verdict import Diagnostics
+from bernflow.diagnostics.findings import Diagnostics
 from bernflow.posterior import display
 from bernflow.posterior.loo import MAX_KHAT
 

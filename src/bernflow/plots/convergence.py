@@ -6,7 +6,7 @@ from typing import Protocol
 import numpy as np
 from matplotlib.figure import Figure
 
-from bernflow.diagnostics.verdict import Diagnostics
+from bernflow.diagnostics.findings import Diagnostics
 from bernflow.errors import ArgumentError
 from bernflow.plots.backends import stay_static
 from bernflow.plots.style import FIT, REFERENCE, HouseFigure, house_style, verdict_title

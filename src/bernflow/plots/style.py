@@ -9,7 +9,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bernflow.diagnostics.verdict import GOOD_KHAT, Diagnostics
+from bernflow.diagnostics.findings import GOOD_KHAT, Diagnostics
 
 FIT = "#0072B2"
 REFERENCE = "#222222"

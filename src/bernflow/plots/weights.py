@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 from numpy.typing import ArrayLike
 
+from bernflow.diagnostics.findings import USABLE_KHAT
 from bernflow.diagnostics.importance import CONSTANT_SPREAD, MIN_DRAWS, check_log_weights, psis, tail_size
-from bernflow.diagnostics.verdict import USABLE_KHAT
 from bernflow.errors import ArgumentError
 from bernflow.plots.backends import stay_static
 from bernflow.plots.style import ACCENT, FIT, MUTED, HouseFigure, house_style, verdict_title

@@ -1,6 +1,5 @@
 """Saved posteriors: a zip file of arrays and a JSON manifest. No code from the file is executed."""
 
-import dataclasses
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bernflow.diagnostics.verdict import VERDICTS, Diagnostics, judge
+from bernflow.diagnostics.findings import FINDINGS, OTHER_MODEL, SAVED, VERDICTS, Diagnostics, Finding, remark
+from bernflow.diagnostics.verdict import judge
 from bernflow.errors import ArgumentError, BernflowError, FileFormatError, ModelError
 from bernflow.flows.base import AbstractDistribution
 from bernflow.flows.structure import Structure
@@ -68,7 +68,7 @@ def save(posterior: Posterior, path: str | os.PathLike) -> Path:
         "sites": _describe_sites(posterior.layout.sites),
         "recipe": posterior.distribution.recipe(),
         "precision": posterior.precision,
-        "diagnostics": dataclasses.asdict(posterior.diagnostics),
+        "diagnostics": posterior.diagnostics.to_dict(),
         "settings": posterior.settings,
         "history": {name: f"{member}.npy" for name, member in history.items()},
         "layout": {"order": posterior.layout.order, "sizes": posterior.layout.sizes},
@@ -193,12 +193,11 @@ def _check_density(posterior: Posterior, model: AbstractModel, trial: Trial, che
             "not those that were fitted. Pass the fitted model, fit the new data with bf.fit, or attach the model "
             "anyway with check=False; the fit is then judged again under it."
         )
-    diagnostics = judge(posterior.log_weights(NUM_JUDGED))
-    posterior.diagnostics = dataclasses.replace(
-        diagnostics,
-        status=f"{diagnostics.status} This is the verdict on an earlier fit under another model or other data, whose "
-        f"log density differs {by}.",
+    other = remark(
+        OTHER_MODEL,
+        f"this is the verdict on an earlier fit under another model or other data, whose log density differs {by}",
     )
+    posterior.diagnostics = judge(posterior.log_weights(NUM_JUDGED)).adding(other)
 
 
 def read_record(path: str | os.PathLike) -> Record:
@@ -234,16 +233,29 @@ def _structure(manifest: dict[str, Any], sites: tuple[Site, ...], num_values: in
 
 def _diagnostics(spec: dict[str, Any]) -> Diagnostics:
     """Rebuild the diagnostics, with checks of the types of their values."""
-    words = {"improper": spec["improper"], "looked": spec.get("looked")}
-    for name, value in words.items():
-        if not isinstance(value, str | None):
-            raise TypeError(f"{name} is {value!r}")
-    words |= {name: str(spec[name]) for name in ("verdict", "status")}
-    if words["verdict"] not in VERDICTS:
-        raise ValueError(f"the verdict is {words['verdict']!r}")
-    counts = {name: int(spec[name]) for name in ("num_draws", "num_nonfinite")}
-    others = spec.keys() - words.keys() - counts.keys()
-    return Diagnostics(**words, **counts, **{n: None if spec[n] is None else float(spec[n]) for n in others})  # type: ignore[arg-type]
+    for name in ("improper", "looked"):
+        if not isinstance(spec.get(name), str | None):
+            raise TypeError(f"{name} is {spec[name]!r}")
+    found = spec.get("findings")
+    if found is None:  # a file of an earlier version has only the sentence
+        improper = spec.get("improper") or ""
+        found = [{"kind": SAVED, "level": spec["verdict"], "cause": spec["status"], "parameters": improper}]
+    if not found:
+        raise ValueError("the verdict rests on no finding")
+    known: dict[str, Any] = {"findings": tuple(map(_finding, found)), "looked": spec.get("looked")}
+    known |= {name: int(spec[name]) for name in ("num_draws", "num_nonfinite")}
+    # These follow from the findings.
+    others = spec.keys() - known.keys() - {"verdict", "status", "improper"}
+    return Diagnostics(**known | {n: None if spec[n] is None else float(spec[n]) for n in others})
+
+
+def _finding(spec: dict[str, Any]) -> Finding:
+    for name, known in (("kind", FINDINGS), ("level", VERDICTS)):
+        if spec[name] not in known:
+            raise ValueError(f"the {name} of a finding is {spec[name]!r}")
+    words = {name: str(spec.get(name, "")) for name in ("cause", "advice", "parameters")}
+    figures = {str(name): float(value) for name, value in spec.get("figures", {}).items()}
+    return Finding(spec["kind"], spec["level"], **words, figures=figures)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bernflow.diagnostics.verdict import USABLE_KHAT, Diagnostics
+from bernflow.diagnostics.findings import USABLE_KHAT, Diagnostics
 from bernflow.posterior import tables
 from bernflow.posterior.drawing import KEY, derived_sizes, draw, small_derived
 from bernflow.posterior.weighting import AUTO, num_effective

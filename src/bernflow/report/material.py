@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from bernflow.diagnostics.verdict import Diagnostics
+from bernflow.diagnostics.findings import Diagnostics
 from bernflow.errors import BernflowError
 from bernflow.fit.evaluation import num_diagnostic_draws
 from bernflow.flows.mixture import Mixture

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from bernflow.diagnostics.verdict import USABLE_ESS, USABLE_KHAT, Diagnostics
+from bernflow.diagnostics.findings import USABLE_ESS, USABLE_KHAT, Diagnostics
 from bernflow.posterior import Posterior
 from bernflow.posterior.drawing import draw
 from bernflow.posterior.tables import Axes, components

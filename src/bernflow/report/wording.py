@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpyro.distributions.constraints import Constraint
 
-from bernflow.diagnostics.verdict import USABLE_KHAT, Diagnostics
+from bernflow.diagnostics.findings import USABLE_KHAT, Diagnostics
 from bernflow.errors import ArgumentError
 from bernflow.posterior.supports import support_to_json
 

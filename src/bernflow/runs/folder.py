@@ -190,7 +190,7 @@ def load_any(path: str | os.PathLike) -> Posterior:
 
 def describe(posterior: Posterior) -> dict[str, Any]:
     """Return diagnostics and settings of a fit."""
-    return {**dataclasses.asdict(posterior.diagnostics), "settings": posterior.settings}
+    return {**posterior.diagnostics.to_dict(), "settings": posterior.settings}
 
 
 def fingerprint(path: str | os.PathLike | None) -> dict[str, str] | None:

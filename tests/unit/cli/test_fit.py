@@ -15,6 +15,7 @@ import pytest
 import bernflow as bf
 from bernflow.cli import fit as command
 from bernflow.cli import main
+from bernflow.diagnostics import Finding
 from bernflow.fit.train.progress import Recorder
 
 MODEL = """
@@ -194,9 +195,8 @@ def test_the_default_folder_has_the_name_of_the_model(capsys, inputs, tmp_path, 
 
 
 def test_a_poor_fit_is_written_and_has_a_code_of_its_own(capsys, inputs, tmp_path, posterior, monkeypatch):
-    diagnostics = dataclasses.replace(
-        posterior.diagnostics, verdict="poor", khat=float("inf"), status="Poor (k-hat inf): try post.refine()."
-    )
+    far = Finding("weights", "poor", "the fit is far from the posterior", "try post.refine()")
+    diagnostics = dataclasses.replace(posterior.diagnostics, khat=float("inf"), findings=(far,))
     poor = bf.Posterior(
         posterior.distribution, posterior.layout, posterior.model, diagnostics, posterior.history, posterior.settings
     )
@@ -204,7 +204,7 @@ def test_a_poor_fit_is_written_and_has_a_code_of_its_own(capsys, inputs, tmp_pat
     code, out, _ = run(capsys, *inputs, "--out", tmp_path / "out", "--draws", 50)
     assert code == 3
     assert sorted(os.listdir(tmp_path / "out")) == FILES
-    assert "Poor (k-hat inf)" in out
+    assert "k-hat above 1000): the fit is far" in " ".join(out.split())
     assert "What to do next" in out
     code, out, _ = run(capsys, *inputs, "--out", tmp_path / "out", "--draws", 50, "--json")
     assert (code, json.loads(out)["exit_code"], json.loads(out)["khat"]) == (3, 3, "inf")

@@ -8,6 +8,7 @@ import pytest
 
 import bernflow as bf
 from bernflow.cli import main
+from bernflow.diagnostics import Finding
 from bernflow.posterior import archive
 from bernflow.runs import material
 from bernflow.runs.folder import write_run
@@ -138,7 +139,8 @@ def test_what_is_no_run_is_refused(capsys, posterior, tmp_path):
 
 
 def test_what_a_file_says_is_not_obeyed(capsys, posterior, tmp_path):
-    found = dataclasses.replace(posterior.diagnostics, status="Good\x1b]0;title\x07\x1b[2J\u202e, it says.")
+    said = Finding("weights", "good", "Good\x1b]0;title\x07\x1b[2J\u202e, it says")
+    found = dataclasses.replace(posterior.diagnostics, findings=(said,))
     other = copy.copy(posterior)
     other.diagnostics = found
     path = other.save(tmp_path / "a\x1b[31m.bernflow")

@@ -8,7 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 from numpyro.distributions import constraints
 
-from bernflow.diagnostics import judge
+from bernflow.diagnostics import Finding, judge
 from bernflow.posterior.display import write_error
 from bernflow.posterior.tables import Axes, written
 from bernflow.report.components import (
@@ -65,7 +65,7 @@ def test_numbers_have_the_decimals_that_their_sd_makes_meaningful(values, texts)
 )
 def test_a_large_khat_of_a_good_fit_is_explained(verdict, khat, words):
     found = judge(RNG.normal(size=100), num_resamples=2)
-    assert say_khat(dataclasses.replace(found, verdict=verdict, khat=khat)) == words
+    assert say_khat(dataclasses.replace(found, findings=(Finding("weights", verdict, "so"),), khat=khat)) == words
 
 
 @pytest.mark.parametrize(
