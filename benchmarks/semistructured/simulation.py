@@ -12,7 +12,13 @@ from bernflow.models.network import as_network
 from bernflow.semistructured.crossfit import solve_folds
 from bernflow.semistructured.features import find_last_layer, outputs_and_features
 from bernflow.semistructured.lastlayer import Kind
-from bernflow.semistructured.training import WEIGHTS_OPTIMIZER, Objective, Trainee, learning_rates, take_steps
+from bernflow.semistructured.training import (
+    WEIGHTS_OPTIMIZER,
+    Objective,
+    Trainee,
+    rate_at,
+    take_steps,
+)
 
 PIXELS = 8
 NOISE = 0.5
@@ -35,7 +41,7 @@ class Data(NamedTuple):
     f: Float[Array, " n"]
 
 
-def simulate(key: Key[Array, ""], num: int, outcome: str, shared: bool) -> Data:
+def simulate(key: Key[Array, ""], num: int, outcome: str, shared: Array) -> Data:
     """Draw rows whose pictures do or do not show the age.
 
     Three quarters of a picture have a brightness each; f is a function of these, so that no error of measurement is
@@ -44,7 +50,7 @@ def simulate(key: Key[Array, ""], num: int, outcome: str, shared: bool) -> Data:
     k = jax.random.split(key, 7)
     age = jax.random.normal(k[0], (num,))
     own = jax.random.normal(k[1], (num,))
-    shown = CORRELATION * age + (1 - CORRELATION**2) ** 0.5 * own if shared else own
+    shown = shared * CORRELATION * age + (1 - shared * CORRELATION**2) ** 0.5 * own
     others = jax.random.normal(k[2], (num, 2))
     images = NOISE * jax.random.normal(k[3], (num, PIXELS, PIXELS))
     images = images.at[:, :4, :4].add(shown[:, None, None])
@@ -95,83 +101,143 @@ NETWORK = as_network(Net(jax.random.key(0)))
 LAST = find_last_layer(NETWORK, np.random.default_rng(0).normal(size=(8, PIXELS, PIXELS)).astype(np.float32))
 
 
-class Plan(NamedTuple):
-    """One cell of the study."""
+class Shape(NamedTuple):
+    """What a compiled function depends on; which picture, centering and epochs are arguments of it."""
 
     outcome: str
-    shared: bool
     num_rows: int
-    epochs: int
     batch_size: int
     rate: float
     folds: int = 2
 
+    @property
+    def kind(self) -> Kind:
+        """The kind of the outcome."""
+        return Kind(self.outcome, 2, 1, 1 if self.outcome == "gaussian" else 0)
 
-def kind_of(outcome: str) -> Kind:
-    """Return the kind of an outcome."""
-    return Kind(outcome, 2, 1, 1 if outcome == "gaussian" else 0)
-
-
-def train(plan: Plan, key: Key[Array, ""], x: Array, images: Array, y: Array, prior: tuple, theta: Array) -> tuple:
-    """Train one network; return it after two thirds of the epochs, and at the end."""
-    num, init, order, noise = len(y), *jax.random.split(key, 3)
-    weights = as_network(Net(init)).weights
-    objective = Objective(NETWORK.apply, kind_of(plan.outcome), WEIGHTS_OPTIMIZER, plan.rate, num)
-    trainee: Trainee = objective.begin(NETWORK.with_weights(weights, None), theta)
-    batch = min(plan.batch_size, num)
-    steps = num // batch
-    rates = jnp.asarray(learning_rates(plan.epochs * steps), jnp.float32).reshape(plan.epochs, steps)
-    rows = {"x": x, "images": images, "y": y}
-
-    def epoch(trainee: Trainee, inputs: tuple) -> tuple[Trainee, Array]:
-        number, rates = inputs
-        shuffled = jax.random.permutation(jax.random.fold_in(order, number), num)[: steps * batch]
-        keys = jax.random.split(jax.random.fold_in(noise, number), steps)
-        return take_steps(objective, prior, trainee, rows, shuffled.reshape(steps, batch), keys, rates)
-
-    numbers, middle = jnp.arange(plan.epochs), max(1, round(plan.epochs * 2 / 3))
-    before, _ = jax.lax.scan(epoch, trainee, (numbers[:middle], rates[:middle]))
-    after, losses = jax.lax.scan(epoch, before, (numbers[middle:], rates[middle:]))
-    return before, after, losses
+    @property
+    def steps(self) -> int:
+        """Steps of an epoch."""
+        return self.num_rows * (self.folds - 1) // self.folds // self.batch_size
 
 
-def one_repeat(plan: Plan, key: Key[Array, ""]) -> dict[str, Array]:
-    """Simulate, train, and return estimates and standard deviations of the effects; to be mapped by `jax.vmap`."""
+class Setting(NamedTuple):
+    """The other arguments of a repeat: whether pictures show the age, its origin and unit, and the learning rates.
+
+    Attributes:
+        shared: one or zero.
+        origin: of the age.
+        unit: of the age.
+        middle: epochs of the first half of the way.
+        epochs: epochs in all.
+    """
+
+    shared: Array
+    origin: Array
+    unit: Array
+    middle: Array
+    epochs: Array
+
+
+class Repeat(NamedTuple):
+    """A simulated data set with its networks; leading axis: folds.
+
+    Attributes:
+        x: standardized columns and the constant.
+        y: outcomes in units of the linear predictor.
+        f: what the pictures contribute, in the same units.
+        scale: sd of the columns, in units of the linear predictor.
+        end: output, features and scores of rows left out, by the networks at the end.
+        middle: the same half of the way there.
+    """
+
+    x: Float[Array, "k n p"]
+    y: Float[Array, "k n"]
+    f: Float[Array, "k n"]
+    scale: Float[Array, " q"]
+    end: tuple[Array, Array, Array]
+    middle: tuple[Array, Array, Array]
+
+
+def train(shape: Shape, setting: Setting, key: Key[Array, ""], rows: dict[str, Array], prior: tuple) -> tuple:
+    """Train one network; return it half of the way there, and at the end."""
+    init, order, noise = jax.random.split(key, 3)
+    num = len(rows["y"])
+    objective = Objective(NETWORK.apply, shape.kind, WEIGHTS_OPTIMIZER, shape.rate, num)
+    start = jnp.zeros(len(prior[0]))
+    trainee = objective.begin(NETWORK.with_weights(as_network(Net(init)).weights, None), start)
+    planned = setting.epochs * shape.steps
+
+    def epoch(number: Array, trainee: Trainee) -> Trainee:
+        step = number * shape.steps + jnp.arange(shape.steps)
+        shuffled = jax.random.permutation(jax.random.fold_in(order, number), num)[: shape.steps * shape.batch_size]
+        keys = jax.random.split(jax.random.fold_in(noise, number), shape.steps)
+        indices = shuffled.reshape(shape.steps, shape.batch_size)
+        return take_steps(objective, prior, trainee, rows, indices, keys, rate_at(step, planned))[0]
+
+    before = jax.lax.fori_loop(0, setting.middle, epoch, trainee)
+    return before, jax.lax.fori_loop(setting.middle, setting.epochs, epoch, before)
+
+
+def train_repeat(shape: Shape, setting: Setting, key: Key[Array, ""]) -> Repeat:
+    """Simulate a data set and train its networks; to be mapped over keys by `jax.vmap`."""
     data_key, train_key = jax.random.split(key)
-    data = simulate(data_key, plan.num_rows, plan.outcome, plan.shared)
-    mean, sd = data.x.mean(0), data.x.std(0)
-    x = jnp.concatenate([(data.x - mean) / sd, jnp.ones((plan.num_rows, 1))], 1)
-    level, unit = (data.y.mean(), data.y.std()) if plan.outcome == "gaussian" else (0.0, 1.0)
+    data = simulate(data_key, shape.num_rows, shape.outcome, setting.shared)
+    table = data.x.at[:, 0].set(setting.origin + setting.unit * data.x[:, 0])
+    mean, sd = table.mean(0), table.std(0)
+    x = jnp.concatenate([(table - mean) / sd, jnp.ones((shape.num_rows, 1))], 1)
+    level, unit = (data.y.mean(), data.y.std()) if shape.outcome == "gaussian" else (0.0, 1.0)
     y = (data.y - level) / unit
-    kind, num = kind_of(plan.outcome), x.shape[1] + (plan.outcome == "gaussian")
-    prior = (jnp.zeros(num), jnp.full(num, 2.5**-2))
-    size = plan.num_rows // plan.folds
-    folds = jnp.arange(plan.folds * size).reshape(plan.folds, size)
+    prior = prior_of(shape)
+    objective = Objective(NETWORK.apply, shape.kind, WEIGHTS_OPTIMIZER, shape.rate, 1)
+    size = shape.num_rows // shape.folds
+    folds = jnp.arange(shape.folds * size).reshape(shape.folds, size)
 
     def fold(number: Array, key: Array) -> tuple:
         own, others = folds[number], jnp.delete(folds, number, 0, assume_unique_indices=True).reshape(-1)
-        stages = train(plan, key, x[others], data.images[others], y[others], prior, jnp.zeros(num))[:2]
-        return tuple(
-            outputs_and_features(NETWORK.with_weights(stage.weights, None), data.images[own], LAST) for stage in stages
-        )
+        rows = {"x": x[others], "images": data.images[others], "y": y[others]}
+        parts = []
+        for stage in train(shape, setting, key, rows, prior):
+            out, features = outputs_and_features(NETWORK.with_weights(stage.weights, None), data.images[own], LAST)
+            parts.append((out, features, objective.scores(out, stage.theta, x[own], y[own])))
+        return tuple(parts)
 
-    keys = jax.random.split(train_key, plan.folds)
-    middle, end = jax.vmap(fold)(jnp.arange(plan.folds), keys)
-    weight = jnp.ones((plan.folds, size))
-    result = {"truth": jnp.asarray(EFFECTS[plan.outcome])}
+    middle, end = jax.vmap(fold)(jnp.arange(shape.folds), jax.random.split(train_key, shape.folds))
+    return Repeat(x[folds], y[folds], data.f[folds] / unit, sd / unit, end, middle)
 
-    def summarize(name: str, out: Array, features: Array, part: Any = slice(None)) -> None:
-        found, *_ = solve_folds(x[folds][part], True, out[part], features[part], y[folds][part], weight[part], kind, prior, jnp.zeros(num))
+
+def prior_of(shape: Shape) -> tuple[Array, Array]:
+    """Return mean and precision of theta: the default of a coefficient, and wide ones for the rest."""
+    num = len(COLUMNS) + 1 + shape.kind.num_extra
+    return jnp.zeros(num), jnp.asarray([2.5**-2] * (len(COLUMNS) + 1) + [1e-2] * shape.kind.num_extra)
+
+
+def solve_repeat(shape: Shape, repeat: Repeat) -> dict[str, Array]:
+    """Return the effects per unit of every column with their sd, and what the verdict needs; in double precision."""
+    prior, p, result = prior_of(shape), len(COLUMNS), {}
+    weight = jnp.ones(repeat.y.shape)
+
+    def summarize(name: str, out: Array, features: Array, part: Any = slice(None)) -> Any:
+        given = (repeat.x[part], True, out[part], features[part], repeat.y[part], weight[part])
+        found, _, _, rows = solve_folds(*given, shape.kind, prior, prior[0])
         theta, covariance = found.marginal()
-        p = len(mean)
-        result[name] = theta[:p] * unit / sd
-        result[f"{name}_sd"] = jnp.sqrt(jnp.diagonal(covariance))[:p] * unit / sd
+        result[name] = theta[:p] / repeat.scale
+        result[f"{name}_sd"] = jnp.sqrt(jnp.diagonal(covariance))[:p] / repeat.scale
+        return rows
 
-    summarize("end", *end)
-    summarize("middle", *middle)
-    for k in range(plan.folds):
-        summarize(f"fold{k}", *end, slice(k, k + 1))
+    rows = summarize("end", *repeat.end[:2])
+    summarize("middle", *repeat.middle[:2])
+    for k in range(shape.folds):
+        summarize(f"fold{k}", *repeat.end[:2], slice(k, k + 1))
     # What a regression that knows f would say.
-    f = data.f / unit
-    summarize("oracle", f[folds][..., None], jnp.zeros((plan.folds, size, 0)))
+    summarize("oracle", repeat.f[..., None], jnp.zeros((*repeat.y.shape, 0)))
+    rises = (repeat.end[2] - repeat.middle[2]).reshape(-1)
+    result |= {"rise": rises.mean(), "rise_se": rises.std() / rises.shape[0] ** 0.5}
+    columns, said = repeat.x[..., :p], rows.z[..., 1 : 1 + p]
+    result["shown"] = jax.vmap(jax.vmap(_squared_correlation, -1), 0)(columns, said).mean(0)
     return result
+
+
+def _squared_correlation(a: Array, b: Array) -> Array:
+    a, b = a - a.mean(), b - b.mean()
+    return (a @ b) ** 2 / jnp.maximum((a @ a) * (b @ b), 1e-30)

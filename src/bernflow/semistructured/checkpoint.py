@@ -29,7 +29,7 @@ class Progress(NamedTuple):
         trainee: weights, state, coefficients and optimizers after them.
         best_epoch: epoch with the highest score on rows left out, 0 where there is none.
         best: weights, state and coefficients after that epoch.
-        middle: the same after two thirds of the epochs, or None before that.
+        middle: the same half of the way there, or None before that.
         stopped: whether the training has ended before its last epoch.
         history: one array per name, one value per epoch.
     """

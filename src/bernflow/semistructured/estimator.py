@@ -22,11 +22,22 @@ from bernflow.semistructured.checkpoint import open_folder
 from bernflow.semistructured.design import Design, Formula
 from bernflow.semistructured.effects import Vector, last_layers, sites_of
 from bernflow.semistructured.features import evaluate_features
-from bernflow.semistructured.fitting import Effects, Options, Problem, Trained, begin_theta, infer, pose, train_networks
+from bernflow.semistructured.fitting import (
+    Effects,
+    Options,
+    Problem,
+    Trained,
+    begin_theta,
+    default_batch_size,
+    infer,
+    pose,
+    train_networks,
+)
 from bernflow.semistructured.members import NetworkSource
 from bernflow.semistructured.outcomes import check_network_output, check_outcome, check_prior, describe_prior
 from bernflow.semistructured.rows import check_data, check_groups, check_rows, check_valid, take_column
-from bernflow.semistructured.tables import coefficient_draws, tabulate, tabulate_priors
+from bernflow.semistructured.runs import Data
+from bernflow.semistructured.tables import coefficient_draws, tabulate
 from bernflow.semistructured.training import WEIGHTS_OPTIMIZER
 
 if TYPE_CHECKING:
@@ -127,7 +138,7 @@ class SemiStructured:
         valid: tuple | None = None,
         *,
         epochs: int = 20,
-        batch_size: int = 256,
+        batch_size: int | None = None,
         key: Any = 0,
         learning_rate: float = 1e-3,
         optimizer: optax.GradientTransformation | None = None,
@@ -148,7 +159,8 @@ class SemiStructured:
             valid: (table, images, y) of other rows. The weights of the epoch with the best log score on them are kept;
                 without it, the score is that of rows of the fold which the network is not trained on.
             epochs: passes over the rows.
-            batch_size: rows per step.
+            batch_size: rows per step. The default is 256; where rows are few, as many as give an epoch 32 steps, and at
+                least 32.
             key: integer seed or `jax.random.key`; the same call gives the same result.
             learning_rate: peak learning rate of the weights, which are trained by Adam; it warms up and decays.
             optimizer: an optax optimizer of the weights with its own rate, in place of Adam; its updates still warm up
@@ -160,7 +172,9 @@ class SemiStructured:
             progress: show progress bars, in terminals and notebooks.
         """
         table, images, y = self._split(table, images, y, "fit")
-        epochs, batch_size = check_count("epochs", epochs, 1), check_count("batch_size", batch_size, 1)
+        check_count("epochs", epochs, 1)
+        if batch_size is not None:
+            check_count("batch_size", batch_size, 1)
         if patience is not None:
             check_count("patience", patience, 1)
         transformation, rate = _optimizer(optimizer, learning_rate)
@@ -173,6 +187,7 @@ class SemiStructured:
         seed = np.asarray(jax.random.key_data(main_key)).ravel().tolist()
         problem = pose(design, self.outcome, data, num_classes, self.prior, self.networks, seed, checked_groups)
         precision = resolve_precision(self.precision)
+        batch_size = batch_size or default_batch_size(len(data.y), self.networks)
         arguments = {
             "formula": self.formula,
             "columns": list(design.names),
@@ -255,7 +270,13 @@ class SemiStructured:
         return [one.best_epoch for one in self._trained]
 
     def predict(
-        self, table: Any, images: Any = None, num: int = 1000, kind: str = "mean", key: Any = 2, network: int | None = None
+        self,
+        table: Any,
+        images: Any = None,
+        num: int = 1000,
+        kind: str = "mean",
+        key: Any = 2,
+        network: int | None = None,
     ) -> np.ndarray:
         """Predict the outcome of rows, averaged over posterior draws and networks, in bounded memory.
 
@@ -321,9 +342,10 @@ class SemiStructured:
         return self._fitted("summary")[1].posterior.summary(**options)
 
     def priors(self) -> "pd.DataFrame":
-        """Tabulate the priors in the units of the table and, of the coefficients, per standard deviation of a column."""
-        problem, _ = self._fitted("priors")
-        return tabulate_priors(problem.design, problem.priors, problem.units.unit)
+        """Tabulate the priors in the units of the table and, for coefficients, per standard deviation of a column."""
+        import pandas as pd
+
+        return pd.DataFrame.from_dict(self._fitted("priors")[1].priors, orient="index")
 
     def plot(self, num: int = NUM_TABLE_DRAWS, key: Any = 1) -> "Figure":
         """Plot the posteriors of the effects, and the loss and the score on rows left out by epoch."""
@@ -410,17 +432,17 @@ class SemiStructured:
                 theta = effects.posterior.draws(-(-num // len(numbers)), draw_key, deterministic=False)
                 vectors = np.asarray(jax.vmap(vector)(theta))
                 inside, w = last_layers(effects.found, vectors, problem.units, number, layer_key)
-            units = problem.units
-            yield prediction.Draws(problem.kind, inside, w, units.origin, units.unit), prediction.Inputs(x, z), outcome_key
+            draws = prediction.Draws(problem.kind, inside, w, problem.units.origin, problem.units.unit)
+            yield draws, prediction.Inputs(x, z), outcome_key
 
 
 def _parameters() -> list[str]:
     return list(inspect.signature(SemiStructured.__init__).parameters)[1:]
 
 
-def _scaled(valid: Any, problem: Problem) -> Any:
-    y = valid.y.astype(float)
-    return valid._replace(y=(y - problem.units.origin) / problem.units.unit if problem.kind.outcome == "gaussian" else y)
+def _scaled(valid: Data, problem: Problem) -> Data:
+    """Return validation rows with the outcome in the units of the regression."""
+    return valid._replace(y=(valid.y.astype(float) - problem.units.origin) / problem.units.unit)
 
 
 def _optimizer(optimizer: Any, learning_rate: Any) -> tuple[optax.GradientTransformation, float]:

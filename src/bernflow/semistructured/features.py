@@ -123,7 +123,10 @@ class Reduction(eqx.Module):
 
 
 def find_reduction(
-    out: Float[Array, "n d"], features: Float[Array, "n f"], weight: Float[Array, " n"], max_features: int = MAX_FEATURES
+    out: Float[Array, "n d"],
+    features: Float[Array, "n f"],
+    weight: Float[Array, " n"],
+    max_features: int = MAX_FEATURES,
 ) -> Reduction:
     """Find the scaling from all rows on which output and features are used; rows of weight zero do not count."""
     both, share = jnp.concatenate([out, features.astype(out.dtype)], 1), (weight / jnp.sum(weight))[:, None]

@@ -20,13 +20,16 @@ from bernflow.semistructured.design import Design
 from bernflow.semistructured.effects import Units, Vector, find_units, make_model, normal_prior, sites_of
 from bernflow.semistructured.features import evaluate_features, find_last_layer
 from bernflow.semistructured.lastlayer import Gaussian, Kind
+from bernflow.semistructured.likelihoods import num_extra, num_predictors
 from bernflow.semistructured.members import NetworkSource
 from bernflow.semistructured.outcomes import make_prior, unit_of
-from bernflow.semistructured.likelihoods import num_extra, num_predictors
-from bernflow.semistructured.runs import MIDDLE, Data, Run, Source, train_all
+from bernflow.semistructured.runs import Data, Run, Source, train_all
+from bernflow.semistructured.tables import describe_priors
 from bernflow.semistructured.training import WEIGHTS_OPTIMIZER, Kept, Objective
 from bernflow.semistructured.verdict import Evidence, find, judge_effects
 
+# Batches have at most so many rows, and at least so many; between, an epoch has 32 steps.
+MAX_BATCH, MIN_BATCH, STEPS = 256, 32, 32
 # After every epoch a network is scored on rows of its fold: an eighth as many as it is trained on, and at least 500.
 MIN_HELD, HELD_SHARE = 500, 8
 
@@ -75,7 +78,7 @@ class Problem(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """A trained network, as it was after its best epoch and after two thirds of the epochs, and its curves."""
+    """A trained network, as it was after its best epoch and half of the way there, and its curves."""
 
     network: Network
     best: Kept
@@ -92,6 +95,7 @@ class Effects(NamedTuple):
     layers: Layers
     last: int | None
     findings: list[str]
+    priors: dict[str, dict[str, str]]
 
 
 def pose(
@@ -117,6 +121,12 @@ def pose(
         raise ArgumentError(f"groups has fewer than networks={num_folds} groups: expected at least one for each.")
     scaled = data._replace(y=(data.y - origin) / unit if outcome == "gaussian" else data.y)
     return Problem(design, kind, units, priors, scaled, data.y, normal, fold, num_folds)
+
+
+def default_batch_size(num_rows: int, num_folds: int) -> int:
+    """Return the number of rows per step; few rows need small batches, so that the network takes enough steps."""
+    trained_on = num_rows * (num_folds - 1) // num_folds
+    return int(np.clip(trained_on // STEPS, MIN_BATCH, MAX_BATCH))
 
 
 def begin_theta(problem: Problem) -> np.ndarray:
@@ -193,9 +203,7 @@ def _held(problem: Problem, number: int, key: Key[Array, ""], dtype: Any) -> Dat
     num = min(len(own), max(MIN_HELD, (len(problem.fold) - len(own)) // HELD_SHARE))
     seed = np.asarray(jax.random.key_data(key)).ravel().tolist()
     chosen = np.sort(np.random.default_rng(seed).permutation(own)[:num])
-    return Data(
-        problem.data.x[chosen].astype(dtype), problem.data.images[chosen], problem.data.y[chosen].astype(dtype)
-    )
+    return Data(problem.data.x[chosen].astype(dtype), problem.data.images[chosen], problem.data.y[chosen].astype(dtype))
 
 
 def infer(
@@ -214,9 +222,8 @@ def infer(
         first = trained[0]
         last = find_last_layer(first.network.with_weights(*first.best[:2]), problem.data.images)
         end = [_outputs(one.network, one.best, problem, rows[k], last) for k, one in enumerate(trained)]
-        ran_on = all(one.middle is not None and len(one.history["epoch"]) > _middle(one) for one in trained)
         middle = None
-        if ran_on:
+        if all(one.middle is not None for one in trained):
             middle = [_outputs(one.network, one.middle, problem, rows[k], last) for k, one in enumerate(trained)]
     with use_precision("float64"):
         x, y = problem.data.x[rows], problem.data.y[rows].astype(float)
@@ -236,9 +243,10 @@ def infer(
         before = None if middle is None else _summary(solved(middle)[0], num)[0]
         said = np.asarray(stacked.z)[..., problem.kind.num_predictors :]
         shown = _shown(x[..., : len(problem.design.names)], said, weight)
-    rises = None
-    if middle is not None and ran_on:
+    rise, rise_se = None, 0.0
+    if middle is not None:
         rises = np.concatenate([(a[2] - b[2])[w > 0] for a, b, w in zip(end, middle, weight, strict=True)])
+        rise, rise_se = float(np.mean(rises)), float(np.std(rises) / len(rises) ** 0.5)
     d = problem.kind.num_predictors
     evidence = Evidence(
         names=tuple(name for name in problem.design.names for _ in range(d)),
@@ -247,7 +255,8 @@ def infer(
         before=before,
         by_fold=np.stack([each[0] for each in by_fold]),
         by_fold_sd=np.stack([each[1] for each in by_fold]),
-        rises=rises,
+        rise=rise,
+        rise_se=rise_se,
         shown=np.repeat(shown, d),
         has_features=last is not None,
         interrupted=interrupted,
@@ -256,11 +265,8 @@ def infer(
     posterior = fit(model, key=key, family=family, progress=progress)
     posterior.diagnostics = judge_effects(posterior.diagnostics, findings)
     found, layers = jax.tree.map(np.asarray, (found, layers))
-    return Effects(posterior, found, layers, last, findings)
-
-
-def _middle(one: Trained) -> int:
-    return int(np.ceil(MIDDLE * len(one.history["epoch"])))
+    priors = describe_priors(problem.design, problem.priors, problem.units.unit)
+    return Effects(posterior, found, layers, last, findings, priors)
 
 
 def _outputs(network: Network, kept: Any, problem: Problem, rows: np.ndarray, last: int | None) -> tuple:

@@ -1,7 +1,7 @@
 """The posterior of coefficients and last layers together, with the last layers integrated out.
 
-Every row i of fold k was left out when network k was trained. With the columns x of the table, and the columns z of that
-network (its output, what it says of the table, the features of its last layer),
+Every row i of fold k was left out when network k was trained. With the columns x of the table, and the columns z of
+that network (its output, what it says of the table, the features of its last layer),
 
     eta_i = x_i^T beta + z_i^T w_k,        w_k ~ Normal(0, diag(scales^2)),
 

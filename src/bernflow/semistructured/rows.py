@@ -69,7 +69,9 @@ def take_column(table: Any, name: str, where: str = "table") -> np.ndarray:
     try:
         column = table[name]
     except (KeyError, TypeError, ValueError) as error:
-        raise ArgumentError(f"{where} has no column {name!r}, which images={name!r} names: expected the images.") from error
+        raise ArgumentError(
+            f"{where} has no column {name!r}, which images={name!r} names: expected the images."
+        ) from error
     return np.stack([np.asarray(image) for image in list(column)])
 
 

@@ -14,12 +14,16 @@ from bernflow.fit.interruption import Interruption
 from bernflow.fit.steps import network_steps_at_once
 from bernflow.models.network import BLOCK, Network
 from bernflow.semistructured.checkpoint import Checkpoint, Progress
-from bernflow.semistructured.training import Kept, Objective, Trainee, learning_rates, run_chunk, score_block
+from bernflow.semistructured.training import (
+    Kept,
+    Objective,
+    Trainee,
+    middle_epoch,
+    rate_at,
+    run_chunk,
+    score_block,
+)
 from bernflow.watched import is_watched
-
-# A network that has been trained for so much of its epochs is kept, too: what has changed since tells whether training
-# was long enough.
-MIDDLE = 2 / 3
 
 
 class Data(NamedTuple):
@@ -104,24 +108,20 @@ class Run:
         order = np.random.default_rng([*seed, self.epoch]).permutation(len(self._rows))
         indices = self._rows[order[: self.steps_per_epoch * self._batch_size]].astype(np.int32)
         indices = indices.reshape(self._parts, self._length, self._batch_size)
-        rates = learning_rates(self._epochs * self.steps_per_epoch)[self.epoch * self.steps_per_epoch :]
-        rates = rates[: self.steps_per_epoch].reshape(self._parts, self._length).astype(np.float32)
+        step = self.epoch * self.steps_per_epoch + np.arange(self.steps_per_epoch, dtype=np.float32)
+        rates = rate_at(step, np.float32(self._epochs * self.steps_per_epoch)).reshape(self._parts, self._length)
         losses = []
         for part, chosen in enumerate(indices):
             keys = jax.random.split(jax.random.fold_in(self._key, self.epoch * self._parts + part), self._length)
             rows, own = source.at(chosen)
-            self.trainee, loss = run_chunk(
-                self._objective, self._prior, self.trainee, rows, own, keys, jnp.asarray(rates[part])
-            )
+            self.trainee, loss = run_chunk(self._objective, self._prior, self.trainee, rows, own, keys, rates[part])
             losses.append(loss)
         self.epoch += 1
         self._curves["loss"].append(float(np.mean(np.concatenate([np.asarray(loss) for loss in losses]))))
         self._see(float(np.mean(self._scores())))
         if self._checkpoint is not None:
             self._checkpoint.write(
-                Progress(
-                    self.epoch, self.trainee, self.best_epoch, self.best, self.middle, self.stopped, self.history
-                )
+                Progress(self.epoch, self.trainee, self.best_epoch, self.best, self.middle, self.stopped, self.history)
             )
 
     def _see(self, score: float) -> None:
@@ -130,7 +130,7 @@ class Run:
         now = Kept(*self.trainee[:3])
         if self.best is None or scores[-1] > scores[self.best_epoch - 1]:
             self.best, self.best_epoch = now, self.epoch
-        if self.middle is None and self.epoch >= MIDDLE * self._epochs:
+        if self.middle is None and self.epoch >= middle_epoch(self._epochs):
             self.middle = now
         if self._patience is not None and self.epoch - self.best_epoch >= self._patience:
             self.stopped = True

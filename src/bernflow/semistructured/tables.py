@@ -52,10 +52,8 @@ def tabulate(draws: Mapping[tuple, np.ndarray], outcome: str) -> "pd.DataFrame":
     return frame
 
 
-def tabulate_priors(design: Design, priors: Mapping[str, Any], unit: float) -> "pd.DataFrame":
-    """Tabulate the priors in the user's units, and per standard deviation of the column (and of a measured outcome)."""
-    import pandas as pd
-
+def describe_priors(design: Design, priors: Mapping[str, Any], unit: float) -> dict[str, dict[str, str]]:
+    """Describe the priors in the user's units, and per standard deviation of the column (and of a measured outcome)."""
     scales = dict(zip(site_names(design.names), design.scale, strict=True))
     names = dict(zip(site_names(design.names), design.names, strict=True))
     rows = {}
@@ -65,4 +63,4 @@ def tabulate_priors(design: Design, priors: Mapping[str, Any], unit: float) -> "
         is_normal = type(base).__name__ == "Normal" and site in scales
         inside = f"Normal({np.max(base.loc) * factor:.4g}, {np.max(base.scale) * factor:.4g})" if is_normal else ""
         rows[names.get(site, site)] = {"prior": describe_prior(prior), "standardized": inside}
-    return pd.DataFrame.from_dict(rows, orient="index")
+    return rows

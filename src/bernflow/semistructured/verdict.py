@@ -9,7 +9,7 @@ from scipy import stats
 
 from bernflow.diagnostics import Diagnostics
 
-# An effect that has moved by more of its sd over the last third of the training is still moving.
+# An effect that has moved by more of its sd in the second half of the training is still moving.
 MAX_MOVE = 0.5
 # Scores of rows left out that have risen by so many standard errors, and by so much per row, are still rising.
 RISING, MIN_RISE = 3.0, 0.01
@@ -27,10 +27,11 @@ class Evidence:
         names: of the effects.
         effect: estimate (p,), and its sd.
         sd: of the effect.
-        before: the effect with networks after two thirds of the training; None where training ended before.
+        before: the effect with networks half of the way there; None where training ended before.
         by_fold: effects (k, p) by the rows of every fold alone.
         by_fold_sd: their sd.
-        rises: by how much the score of every held-out row rose over the last third of the training (n,).
+        rise: by how much the mean score of rows left out rose in the second half of the training, or None.
+        rise_se: its standard error.
         shown: share of the variance of every column that the images predict (p,).
         has_features: whether the last layers of the networks have a posterior.
         interrupted: whether the training was interrupted.
@@ -42,7 +43,8 @@ class Evidence:
     before: Float[np.ndarray, " p"] | None
     by_fold: Float[np.ndarray, "k p"]
     by_fold_sd: Float[np.ndarray, "k p"]
-    rises: Float[np.ndarray, " n"] | None
+    rise: float | None
+    rise_se: float
     shown: Float[np.ndarray, " p"]
     has_features: bool
     interrupted: bool
@@ -58,16 +60,14 @@ def find(evidence: Evidence) -> list[str]:
         worst = int(np.argmax(np.abs(moved)))
         if abs(moved[worst]) > MAX_MOVE:
             findings.append(
-                f"The effect of {evidence.names[worst]!r} moved by {abs(moved[worst]):.1f} sd over the last third of the "
-                "training: the networks are undertrained. Train for more epochs, or at a higher learning_rate."
+                f"The effect of {evidence.names[worst]!r} moved by {abs(moved[worst]):.1f} sd in the second half of "
+                "the training: the networks are undertrained. Train for more epochs, or at a higher learning_rate."
             )
-    if evidence.rises is not None:
-        mean, error = np.mean(evidence.rises), np.std(evidence.rises) / len(evidence.rises) ** 0.5
-        if mean > max(RISING * error, MIN_RISE):
-            findings.append(
-                f"The log score of rows left out rose by {mean:.3f} per row over the last third of the training: the "
-                "networks are undertrained. Train for more epochs, or at a higher learning_rate."
-            )
+    if evidence.rise is not None and evidence.rise > max(RISING * evidence.rise_se, MIN_RISE):
+        findings.append(
+            f"The log score of rows left out rose by {evidence.rise:.3f} per row in the second half of the training: "
+            "the networks are undertrained. Train for more epochs, or at a higher learning_rate."
+        )
     findings += _disagreements(evidence)
     for name, share in zip(evidence.names, evidence.shown, strict=True):
         if share > OVERLAP:
@@ -77,8 +77,8 @@ def find(evidence: Evidence) -> list[str]:
             )
     if not evidence.has_features:
         findings.append(
-            "The network has no linear last layer, so that the intervals contain the uncertainty about the scale of its "
-            "output, but not about its shape. End the network with a linear layer."
+            "The network has no linear last layer, so that the intervals contain the uncertainty about the scale of "
+            "its output, but not about its shape. End the network with a linear layer."
         )
     return findings
 
