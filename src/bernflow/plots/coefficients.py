@@ -23,7 +23,7 @@ def plot_coefficients(
 
     Args:
         draws: draws (num,) by coefficient; the first 20 are shown.
-        histories: "epoch", "elbo" and, where there was validation, "valid_score", for every network.
+        histories: "epoch", "loss" and, where there was validation, "valid_score", for every network.
         best_epochs: the epoch whose weights were kept, for every network; 0 where it was the last one.
         title: line above the figure.
     """
@@ -35,7 +35,7 @@ def plot_coefficients(
         figure = HouseFigure(figsize=(9.0, height), layout="constrained")
         grid = figure.add_gridspec(2 if has_scores else 1, 2, width_ratios=(1.35, 1.0))
         _draw_ridges(figure.add_subplot(grid[:, 0]), shown, len(draws))
-        curves = [("elbo", "ELBO")] + ([("valid_score", "validation log score")] if has_scores else [])
+        curves = [("loss", "loss")] + ([("valid_score", "validation log score")] if has_scores else [])
         for i, (name, label) in enumerate(curves):
             axes = figure.add_subplot(grid[i, 1])
             _draw_curves(axes, name, histories, best_epochs)

@@ -37,15 +37,13 @@ from bernflow.semistructured.members import NetworkSource
 from bernflow.semistructured.outcomes import check_network_output, check_outcome, check_prior, describe_prior
 from bernflow.semistructured.rows import check_data, check_groups, check_rows, check_valid, take_column
 from bernflow.semistructured.runs import Data
-from bernflow.semistructured.tables import coefficient_draws, tabulate
+from bernflow.semistructured.tables import by_coefficient, tabulate
 from bernflow.semistructured.training import WEIGHTS_OPTIMIZER
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-# Posterior draws behind the table of coefficients.
-NUM_TABLE_DRAWS = 4000
 KINDS = ("mean", "proba", "draws", "linear", "images")
 
 
@@ -324,18 +322,14 @@ class SemiStructured:
             ]
         return float(np.mean(np.logaddexp.reduce(scores, axis=0) - np.log(len(scores))))
 
-    def coefficients(self, num: int = NUM_TABLE_DRAWS, key: Any = 1) -> "pd.DataFrame":
+    def coefficients(self) -> "pd.DataFrame":
         """Tabulate the posterior of the effects, in the units of the table.
-
-        Args:
-            num: number of draws.
-            key: integer seed or `jax.random.key`.
 
         Returns:
             One row per coefficient (per column and class with "categorical"): mean, sd, quantiles, and exp(beta) at the
             median, 5 % and 95 % as odds ratio or rate ratio, NaN for an intercept.
         """
-        return tabulate(self._coefficient_draws(num, key), self.outcome)
+        return tabulate(self._coefficient_draws("coefficients"), self.outcome)
 
     def summary(self, **options: Any) -> Any:
         """Summarize all parameters, as `Posterior.summary` does."""
@@ -347,11 +341,11 @@ class SemiStructured:
 
         return pd.DataFrame.from_dict(self._fitted("priors")[1].priors, orient="index")
 
-    def plot(self, num: int = NUM_TABLE_DRAWS, key: Any = 1) -> "Figure":
+    def plot(self) -> "Figure":
         """Plot the posteriors of the effects, and the loss and the score on rows left out by epoch."""
         from bernflow.plots.coefficients import plot_coefficients
 
-        draws = {": class ".join(map(str, name)): values for name, values in self._coefficient_draws(num, key).items()}
+        draws = {": class ".join(map(str, name)): values for name, values in self._coefficient_draws("plot").items()}
         title = f"{self.outcome.capitalize()} outcome, {self.formula}, {len(self._trained)} networks"
         return plot_coefficients(draws, self.histories, self.best_epochs, title)
 
@@ -412,9 +406,9 @@ class SemiStructured:
             return table, images, y
         return table, take_column(table, self.images), images if y is None else y
 
-    def _coefficient_draws(self, num: int, key: Any) -> dict[tuple, np.ndarray]:
-        problem, effects = self._fitted("coefficients")
-        return coefficient_draws(effects.posterior, problem.design, check_count("num", num, 1), key)
+    def _coefficient_draws(self, what: str) -> dict[tuple, np.ndarray]:
+        problem, effects = self._fitted(what)
+        return by_coefficient(effects.draws, problem.design)
 
     def _parts(self, x: np.ndarray, images: np.ndarray, num: int, key: Any, network: int | None) -> Any:
         """Yield, for every network, draws, the inputs of the rows, and a key."""
@@ -429,8 +423,7 @@ class SemiStructured:
             with use_precision("float64"):
                 layer = jax.tree.map(lambda leaf, number=number: leaf[number : number + 1], effects.layers)
                 z = np.asarray(layer(out[None], features[None].astype(float)))[0]
-                theta = effects.posterior.draws(-(-num // len(numbers)), draw_key, deterministic=False)
-                vectors = np.asarray(jax.vmap(vector)(theta))
+                vectors = np.asarray(jax.vmap(vector)(_choose(effects.draws, -(-num // len(numbers)), draw_key)))
                 inside, w = last_layers(effects.found, vectors, problem.units, number, layer_key)
             draws = prediction.Draws(problem.kind, inside, w, problem.units.origin, problem.units.unit)
             yield draws, prediction.Inputs(x, z), outcome_key
@@ -438,6 +431,14 @@ class SemiStructured:
 
 def _parameters() -> list[str]:
     return list(inspect.signature(SemiStructured.__init__).parameters)[1:]
+
+
+def _choose(draws: dict[str, np.ndarray], num: int, key: Any) -> dict[str, np.ndarray]:
+    """Choose some of the draws, again and again where more are wanted than there are."""
+    total = len(next(iter(draws.values())))
+    seed = np.asarray(jax.random.key_data(key)).ravel().tolist()
+    rows = np.resize(np.random.default_rng(seed).permutation(total), num)
+    return {name: values[rows] for name, values in draws.items()}
 
 
 def _scaled(valid: Data, problem: Problem) -> Data:

@@ -28,6 +28,8 @@ from bernflow.semistructured.tables import describe_priors
 from bernflow.semistructured.training import WEIGHTS_OPTIMIZER, Kept, Objective
 from bernflow.semistructured.verdict import Evidence, find, judge_effects
 
+# Posterior draws behind tables and predictions.
+NUM_DRAWS = 4000
 # Batches have at most so many rows, and at least so many; between, an epoch has 32 steps.
 MAX_BATCH, MIN_BATCH, STEPS = 256, 32, 32
 # After every epoch a network is scored on rows of its fold: an eighth as many as it is trained on, and at least 500.
@@ -88,7 +90,17 @@ class Trained(NamedTuple):
 
 
 class Effects(NamedTuple):
-    """What a fit leaves behind for coefficients and predictions."""
+    """What a fit leaves behind for tables and predictions.
+
+    Attributes:
+        posterior: of the effects, in the user's units.
+        found: the standardized regression that it belongs to.
+        layers: how output and features become columns of that.
+        last: number of the array of weights that is the last layer.
+        findings: what speaks against the intervals.
+        priors: in words.
+        draws: of all parameters, and of the intercept.
+    """
 
     posterior: Posterior
     found: Gaussian
@@ -96,6 +108,7 @@ class Effects(NamedTuple):
     last: int | None
     findings: list[str]
     priors: dict[str, dict[str, str]]
+    draws: dict[str, np.ndarray]
 
 
 def pose(
@@ -263,10 +276,12 @@ def infer(
     )
     findings = find(evidence)
     posterior = fit(model, key=key, family=family, progress=progress)
+    # Weights are used where the fit given the networks needs them, whatever the verdict on the effects.
+    draws = posterior.draws(NUM_DRAWS)
     posterior.diagnostics = judge_effects(posterior.diagnostics, findings)
     found, layers = jax.tree.map(np.asarray, (found, layers))
     priors = describe_priors(problem.design, problem.priors, problem.units.unit)
-    return Effects(posterior, found, layers, last, findings, priors)
+    return Effects(posterior, found, layers, last, findings, priors, draws)
 
 
 def _outputs(network: Network, kept: Any, problem: Problem, rows: np.ndarray, last: int | None) -> tuple:

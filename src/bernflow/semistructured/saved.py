@@ -44,6 +44,7 @@ def save(estimator: "SemiStructured", path: str | os.PathLike) -> Path:
         f"column_{i:05d}": _without_objects(values) for i, values in enumerate(problem.design.kept.values())
     }
     arrays |= {f"found_{name}": values for name, values in effects.found._asdict().items()}
+    arrays |= {f"draws_{i:05d}": values for i, values in enumerate(effects.draws.values())}
     reduction = effects.layers.reduction
     arrays |= {"mean": reduction.mean, "scale": reduction.scale, "columns": effects.layers.columns}
     arrays |= {} if reduction.rotation is None else {"rotation": reduction.rotation}
@@ -59,6 +60,7 @@ def save(estimator: "SemiStructured", path: str | os.PathLike) -> Path:
         "origin": problem.units.origin,
         "unit": problem.units.unit,
         "last": effects.last,
+        "draws": list(effects.draws),
         "findings": effects.findings,
         "priors": effects.priors,
         "best_epochs": estimator.best_epochs,
@@ -129,7 +131,13 @@ def _restore(manifest: dict[str, Any], arrays: dict[str, np.ndarray], network: A
     estimator._trained = trained
     last = manifest["last"]
     estimator._effects = Effects(
-        posterior, found, layers, None if last is None else int(last), list(manifest["findings"]), manifest["priors"]
+        posterior=posterior,
+        found=found,
+        layers=layers,
+        last=None if last is None else int(last),
+        findings=list(manifest["findings"]),
+        priors=manifest["priors"],
+        draws={str(name): arrays[f"draws_{i:05d}"] for i, name in enumerate(manifest["draws"])},
     )
     return estimator
 

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bernflow.diagnostics.summaries import summarize
-from bernflow.keys import as_key
-from bernflow.posterior import Posterior
 from bernflow.semistructured.design import INTERCEPT, Design
 from bernflow.semistructured.outcomes import RATIOS, describe_prior, site_names
 
@@ -15,9 +13,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def coefficient_draws(posterior: Posterior, design: Design, num: int, key: Any) -> dict[tuple, np.ndarray]:
+def by_coefficient(drawn: Mapping[str, np.ndarray], design: Design) -> dict[tuple, np.ndarray]:
     """Return draws (num,) by (column,), or by (column, class)."""
-    drawn = posterior.draws(num, as_key(key))
     names = list(zip(design.names, site_names(design.names), strict=True))
     if design.has_intercept:
         names.insert(0, (INTERCEPT, INTERCEPT))
