@@ -35,7 +35,8 @@ def test_a_formula_means_what_it_means_in_r(text, names, has_intercept, has_leve
 
 def test_cutpoints_take_the_place_of_the_intercept():
     design = Design(Formula("age"), TABLE, has_cutpoints=True)
-    assert not (design.has_intercept or design.has_level)
+    assert not design.has_intercept
+    assert not design.has_level
     np.testing.assert_allclose(design.standardize(design.matrix).mean(), 0.0, atol=1e-12)
 
 
@@ -57,7 +58,6 @@ def test_a_table_of_polars():
     ("text", "change", "message"),
     [
         ("age + C(sex)", {"age": [3.0] * 4}, r"column 'age' .* has the same value 3 in every row"),
-        ("age + C(sex)", {"sex": ["f"] * 4}, "one|no columns|same value"),
         (
             "age + days",
             {"days": [365.25, 730.5, 1095.75, 1826.25]},
@@ -68,9 +68,6 @@ def test_a_table_of_polars():
     ],
 )
 def test_columns_without_an_effect_of_their_own(text, change, message):
-    if message == "one|no columns|same value":
-        assert Design(Formula(text), TABLE | change).names == ("age",)  # one level only: formulaic leaves it out
-        return
     with pytest.raises(ArgumentError, match=message):
         Design(Formula(text), TABLE | change)
 

@@ -116,7 +116,7 @@ def test_a_saved_model_comes_back(model, tmp_path):
     np.testing.assert_array_equal(again.predict(table, binary()[1][:2]), model.predict(table, binary()[1][:2]))
     again.plot()
     assert bf.load(model.posterior.save(tmp_path / "posterior")).layout.dim == model.posterior.layout.dim
-    with pytest.raises(ArgumentError, match="the folder .* does not exist"):
+    with pytest.raises(ArgumentError, match=r"the folder .* does not exist"):
         model.save(tmp_path / "no" / "model")
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])

@@ -24,7 +24,7 @@ def test_the_features_of_flax():
     pytest.importorskip("flax")
     inputs = np.random.default_rng(0).normal(size=(20, 8, 8)).astype(np.float32)
     network = as_network(nnx_network())
-    out, features = evaluate_features(network, inputs, find_last_layer(network, inputs))
+    _, features = evaluate_features(network, inputs, find_last_layer(network, inputs))
     np.testing.assert_allclose(features, inputs.reshape(20, -1), atol=1e-6)
 
 
