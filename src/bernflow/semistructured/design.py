@@ -3,6 +3,7 @@
 import ast
 import re
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,44 @@ class Formula:
         return {expr: _names(factor, columns) for expr, factor in self.factors.items()}
 
 
+class Columns:
+    """Numeric columns of the table as they are, with an intercept; formulaic is not needed for these.
+
+    Args:
+        names: names of the columns.
+    """
+
+    def __init__(self, names: Sequence[str]):
+        if not names or not all(isinstance(name, str) for name in names):
+            raise ArgumentError(f"formula={names!r}: expected a formula, or a list of names of columns.")
+        self.names, self.text, self.has_intercept = tuple(names), " + ".join(names), True
+
+    def take(self, table: Any, where: str) -> Float[np.ndarray, "n p"]:
+        """Return the columns of a table."""
+        columns = []
+        for name in self.names:
+            try:
+                values = np.asarray(table[name], np.float64)
+            except (KeyError, IndexError, TypeError, ValueError) as error:
+                raise ArgumentError(
+                    f"{where}: the column {name!r} does not exist, or is not numeric ({error}): expected a column of "
+                    "numbers. Categories need a formula."
+                ) from error
+            bad = np.flatnonzero(~np.isfinite(values))
+            if len(bad):
+                raise ArgumentError(
+                    f"{where}: the column {name!r} has {len(bad)} values that are missing or not finite, the first "
+                    f"in row {bad[0]} (counted from 0): expected complete columns."
+                )
+            columns.append(values)
+        return np.stack(columns, 1)
+
+
+def read_formula(formula: Any) -> Formula | Columns:
+    """Return a formula, or columns where a list of names was given."""
+    return Columns(formula) if isinstance(formula, list | tuple) else Formula(formula)
+
+
 class Design:
     """The matrix of a formula, fixed by the table of the training.
 
@@ -76,28 +115,35 @@ class Design:
         kept: the columns of the table that the formula uses.
     """
 
-    def __init__(self, formula: Formula, table: Any, has_cutpoints: bool = False):
+    def __init__(self, formula: Formula | Columns, table: Any, has_cutpoints: bool = False):
         self.formula = formula
-        frame = as_frame(table, "table")
-        if not len(frame):
-            raise ArgumentError("table is empty: expected at least one row.")
-        used = self._check(frame, "table")
-        self.kept = {name: frame[name].to_numpy() for name in used}
-        matrix = _evaluate(formula, lambda: formula.terms.get_model_matrix(frame, context={}, na_action="ignore"))
-        self._spec = matrix.model_spec
-        self._columns = [name for name in matrix.columns if name != INTERCEPT]
-        self.names = tuple(map(str, self._columns))
         self.has_intercept = formula.has_intercept and not has_cutpoints
+        if isinstance(formula, Columns):
+            self.names, self.matrix = formula.names, formula.take(table, "table")
+            self.kept = dict(zip(self.names, self.matrix.T, strict=True))
+        else:
+            self._evaluate_first(formula, table)
         if not self.names and not self.has_intercept:
             raise ArgumentError(f"formula={formula.text!r} has no columns: expected at least one.")
-        self._levels = self._find_levels(frame)
-        self.matrix = self._finite(matrix, "table")
-        constant = np.ones((len(frame), 1))
+        if not len(self.matrix):
+            raise ArgumentError("table is empty: expected at least one row.")
+        constant = np.ones((len(self.matrix), 1))
         free = formula.has_intercept or has_cutpoints or _rank(np.hstack([self.matrix, constant])) > _rank(self.matrix)
         self.has_level = free and not has_cutpoints
         self._check_columns(free)
         self.mean = self.matrix.mean(0) if free else np.zeros(len(self.names))
         self.scale = self.matrix.std(0)
+
+    def _evaluate_first(self, formula: Formula, table: Any) -> None:
+        """Code the table of the training."""
+        frame = as_frame(table, "table")
+        self.kept = {name: frame[name].to_numpy() for name in self._check(frame, "table")}
+        matrix = _evaluate(formula, lambda: formula.terms.get_model_matrix(frame, context={}, na_action="ignore"))
+        self._spec = matrix.model_spec
+        self._columns = [name for name in matrix.columns if name != INTERCEPT]
+        self.names = tuple(map(str, self._columns))
+        self._levels = self._find_levels(frame)
+        self.matrix = self._finite(matrix, "table")
 
     def standardize(self, matrix: Float[np.ndarray, "n p"]) -> Float[np.ndarray, "n q"]:
         """Center and scale columns, and append the constant, if there is one."""
@@ -127,6 +173,8 @@ class Design:
 
     def __call__(self, table: Any, where: str = "table") -> Float[np.ndarray, "n p"]:
         """Return the matrix for another table."""
+        if isinstance(self.formula, Columns):
+            return self.formula.take(table, where)
         frame = as_frame(table, where)
         self._check(frame, where)
         for name, levels in self._levels.items():

@@ -19,7 +19,7 @@ from bernflow.posterior import Posterior
 from bernflow.precision import resolve_precision, use_precision
 from bernflow.semistructured import prediction
 from bernflow.semistructured.checkpoint import open_folder
-from bernflow.semistructured.design import Design, Formula
+from bernflow.semistructured.design import Design, read_formula
 from bernflow.semistructured.effects import Vector, last_layers, sites_of
 from bernflow.semistructured.features import evaluate_features
 from bernflow.semistructured.fitting import (
@@ -33,7 +33,7 @@ from bernflow.semistructured.fitting import (
     pose,
     train_networks,
 )
-from bernflow.semistructured.members import NetworkSource
+from bernflow.semistructured.members import NetworkSource, missing_network
 from bernflow.semistructured.outcomes import check_network_output, check_outcome, check_prior, describe_prior
 from bernflow.semistructured.rows import check_data, check_groups, check_rows, check_valid, take_column
 from bernflow.semistructured.runs import Data
@@ -68,7 +68,8 @@ class SemiStructured:
 
     Args:
         network: an equinox or flax.nnx network, or a function of a random key that makes one.
-        formula: right-hand side of a formula, such as "age + C(sex)"; "0 + ..." leaves the intercept out.
+        formula: right-hand side of a formula, such as "age + C(sex)"; "0 + ..." leaves the intercept out. Or a list of
+            names of numeric columns, which needs no formulaic.
         outcome: "bernoulli", "gaussian", "poisson", "ordinal" or "categorical".
         prior: a NumPyro distribution for all coefficients, or a dict of them by column, in the units of the table. The
             default is Normal(0, 2.5) per standard deviation of the column (and of a measured y); see `priors`.
@@ -96,7 +97,7 @@ class SemiStructured:
     def __init__(
         self,
         network: Any,
-        formula: str,
+        formula: str | list[str],
         outcome: str = "bernoulli",
         prior: Any = None,
         family: Any = "bernstein",
@@ -107,8 +108,12 @@ class SemiStructured:
     ):
         self.network, self.formula, self.outcome, self.prior = network, formula, check_outcome(outcome), prior
         self.family, self.augment, self.networks = family, augment, check_count("networks", networks, 2)
+        if self.networks < 2:
+            raise ArgumentError(
+                f"networks={networks}: expected at least 2, so that there is a network for every row that has not seen it."
+            )
         self.precision, self.images = precision, images
-        self._formula = Formula(formula)
+        self._formula = read_formula(formula)
         check_prior(prior)
         resolve_settings(
             family=family,
@@ -346,7 +351,7 @@ class SemiStructured:
         from bernflow.plots.coefficients import plot_coefficients
 
         draws = {": class ".join(map(str, name)): values for name, values in self._coefficient_draws("plot").items()}
-        title = f"{self.outcome.capitalize()} outcome, {self.formula}, {len(self._trained)} networks"
+        title = f"{self.outcome.capitalize()} outcome, {self._formula.text}, {len(self._trained)} networks"
         return plot_coefficients(draws, self.histories, self.best_epochs, title)
 
     def report(self, path: str | PathLike = "report.html", **options: Any) -> Path:
@@ -413,6 +418,8 @@ class SemiStructured:
     def _parts(self, x: np.ndarray, images: np.ndarray, num: int, key: Any, network: int | None) -> Any:
         """Yield, for every network, draws, the inputs of the rows, and a key."""
         problem, effects = self._fitted("predict")
+        if getattr(self.network, "apply", None) is missing_network:
+            missing_network()
         numbers = range(len(self._trained)) if network is None else [network]
         vector = Vector(sites_of(problem.design), problem.kind)
         for number, own in zip(numbers, jax.random.split(as_key(key), len(numbers)), strict=True):

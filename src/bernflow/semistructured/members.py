@@ -73,6 +73,10 @@ class NetworkSource:
         self._given = as_network(network) if is_network else None
         self._first: tuple[Any, Network] | None = None
 
+    def identity_parts(self) -> tuple:
+        """Return what the networks depend on, for fingerprints: not what has been made of it."""
+        return (self._make if self._given is None else self._given, self._augment)
+
     def __call__(self, key: Key[Array, ""]) -> Network:
         """Return a network; a function makes one from the key."""
         if self._given is not None:
@@ -93,6 +97,13 @@ class NetworkSource:
         if self._first is None:
             self._first = (fixed, network)
         return network
+
+
+def missing_network(*_: Any) -> Any:
+    """Stand in for the network of a file that was read without it."""
+    raise ArgumentError(
+        "This SemiStructured was loaded without its network, which predictions need: bernflow.load(path, network)."
+    )
 
 
 def _fixed_part(made: Any) -> Any:

@@ -204,8 +204,11 @@ def describe_prior(prior: Any) -> Any:
         return describe_prior(prior.prior)
     if isinstance(prior, dist.Independent):
         return describe_prior(prior.base_dist)
-    leaves = [np.unique(np.round(np.asarray(leaf, float), 4)) for leaf in jax.tree.leaves(prior)]
-    return f"{type(prior).__name__}({', '.join(', '.join(f'{v:.4g}' for v in leaf) for leaf in leaves)})"
+    if isinstance(prior, dist.ExpandedDistribution):
+        return describe_prior(prior.base_dist)
+    values = [getattr(prior, name, None) for name in prior.arg_constraints] or jax.tree.leaves(prior)
+    texts = [f"{value:.4g}" for values in values for value in np.unique(np.asarray(values, float))]
+    return f"{type(prior).__name__}({', '.join(texts)})"
 
 
 def check_prior(prior: Any) -> None:

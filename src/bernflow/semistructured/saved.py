@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from bernflow.errors import ArgumentError, FileFormatError
@@ -14,13 +15,15 @@ from bernflow.models.network import Network
 from bernflow.posterior.container import Kind as FileKind
 from bernflow.posterior.container import read_container, write_container
 from bernflow.posterior.trees import fill_arrays, named_arrays
+from bernflow.precision import resolve_precision, use_precision
 from bernflow.semistructured.crossfit import Layers
-from bernflow.semistructured.design import Design, Formula
+from bernflow.semistructured.design import Design, read_formula
 from bernflow.semistructured.effects import find_units
 from bernflow.semistructured.features import Reduction
 from bernflow.semistructured.fitting import Effects, Problem, Trained
 from bernflow.semistructured.lastlayer import Gaussian, Kind
 from bernflow.semistructured.likelihoods import num_extra, num_predictors
+from bernflow.semistructured.members import missing_network
 from bernflow.semistructured.runs import Data
 from bernflow.semistructured.training import Kept
 
@@ -55,6 +58,7 @@ def save(estimator: "SemiStructured", path: str | os.PathLike) -> Path:
         arrays["posterior"] = np.frombuffer(effects.posterior.save(Path(folder) / "posterior").read_bytes(), np.uint8)
     facts = {
         "arguments": {name: getattr(estimator, name) for name in PLAIN},
+        "trained_in": resolve_precision(estimator.precision),
         "columns": list(problem.design.kept),
         "num_classes": problem.kind.num_classes,
         "origin": problem.units.origin,
@@ -105,11 +109,11 @@ def _restore(manifest: dict[str, Any], arrays: dict[str, np.ndarray], network: A
     from bernflow.semistructured.estimator import SemiStructured
 
     given = {name: manifest["arguments"][name] for name in PLAIN}
-    estimator = SemiStructured(Network(None, None, _missing) if network is None else network, **given, **options)
+    estimator = SemiStructured(Network(None, None, missing_network) if network is None else network, **given, **options)
     names = map(str, manifest["columns"])
     table = {name: arrays[f"column_{i:05d}"] for i, name in enumerate(names)}
     outcome, classes = str(given["outcome"]), int(manifest["num_classes"])
-    design = Design(Formula(str(given["formula"])), table, has_cutpoints=outcome == "ordinal")
+    design = Design(read_formula(given["formula"]), table, has_cutpoints=outcome == "ordinal")
     kind = Kind(outcome, classes, num_predictors(outcome, classes), num_extra(outcome, classes))
     units = find_units(design, kind, float(manifest["origin"]), float(manifest["unit"]))
     with tempfile.TemporaryDirectory() as folder:
@@ -119,10 +123,12 @@ def _restore(manifest: dict[str, Any], arrays: dict[str, np.ndarray], network: A
     layers = Layers(Reduction(arrays["mean"], arrays["scale"], arrays.get("rotation")), arrays["columns"])
     trained = []
     for number, best_epoch in enumerate(manifest["best_epochs"]):
-        own, prefix = estimator._source(jax.random.key(0)), f"history{number}_"
-        kept = Kept(own.weights, own.state, None)
-        if network is not None:
-            kept = fill_arrays(f"network{number}", kept, arrays)
+        prefix = f"history{number}_"
+        with use_precision(str(manifest["trained_in"])):
+            own = estimator._source(jax.random.key(0))
+            kept = Kept(*jax.tree.map(jnp.asarray, (own.weights, own.state)), None)
+            if network is not None:
+                kept = fill_arrays(f"network{number}", kept, arrays)
         history = {name.removeprefix(prefix): values for name, values in arrays.items() if name.startswith(prefix)}
         trained.append(Trained(own, kept, None, history, int(best_epoch)))
     empty = Data(np.zeros((0, 0)), np.zeros(0), np.zeros(0))
@@ -148,12 +154,6 @@ def _names_itself(path: Path) -> bool:
         return f'"{KIND.format}"'.encode() in path.read_bytes()
     except OSError:
         return False
-
-
-def _missing(*_: Any) -> Any:
-    raise ArgumentError(
-        "This SemiStructured was loaded without its network, which predictions need: bernflow.load(path, network)."
-    )
 
 
 def _without_objects(values: np.ndarray) -> np.ndarray:

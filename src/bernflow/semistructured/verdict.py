@@ -12,7 +12,7 @@ from bernflow.diagnostics import Diagnostics
 # An effect that has moved by more of its sd in the second half of the training is still moving.
 MAX_MOVE = 0.5
 # Scores of rows left out that have risen by so many standard errors, and by so much per row, are still rising.
-RISING, MIN_RISE = 3.0, 0.01
+RISING, MIN_RISE = 3.0, 0.005
 # Networks whose folds give effects this unlikely under one truth disagree.
 DISAGREEMENT = 0.005
 # Images that predict so much of the variance of a column leave little of it to tell its effect by.

@@ -211,7 +211,7 @@ def test_nothing_trained_is_lost_when_a_later_step_fails(model, monkeypatch):
 def test_an_undertrained_network_is_told():
     table, images, y = binary()
     model = bf.SemiStructured(make, "age + C(sex)", **SMALL)
-    model.fit(table, images, y, epochs=6, batch_size=250, learning_rate=3e-3, progress=False)
+    model.fit(table, images, y, epochs=12, batch_size=50, learning_rate=1e-3, progress=False)
     assert any("undertrained" in finding for finding in model.findings)
     assert model.diagnostics.verdict != "good"
     assert model.findings[0] in model.diagnostics.status
@@ -288,7 +288,8 @@ def test_images_are_augmented_in_training_only():
         ({"outcome": "binary"}, "outcome='binary' is unknown"),
         ({"formula": "age +"}, "cannot be read"),
         ({"prior": 2.5}, "expected a NumPyro distribution"),
-        ({"networks": 1}, "networks=1: expected a whole number"),
+        ({"networks": 1}, "networks=1: expected at least 2"),
+        ({"networks": 0}, "networks=0: expected a whole number"),
         ({"family": "cubist"}, "cubist"),
     ],
 )
