@@ -1,6 +1,5 @@
 """`SemiStructured`: a network for the images, a Bayesian regression for the table, one outcome."""
 
-import inspect
 from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
@@ -20,25 +19,25 @@ from bernflow.precision import resolve_precision, use_precision
 from bernflow.semistructured import prediction
 from bernflow.semistructured.checkpoint import open_folder
 from bernflow.semistructured.design import Design, read_formula
-from bernflow.semistructured.effects import Vector, last_layers, sites_of
-from bernflow.semistructured.features import evaluate_features
+from bernflow.semistructured.drawing import draw_by_network
 from bernflow.semistructured.fitting import (
     Effects,
     Options,
     Problem,
     Trained,
     begin_theta,
+    choose_optimizer,
     default_batch_size,
     infer,
     pose,
+    scale_outcome,
     train_networks,
 )
 from bernflow.semistructured.members import NetworkSource, missing_network
 from bernflow.semistructured.outcomes import check_network_output, check_outcome, check_prior, describe_prior
+from bernflow.semistructured.parameters import Parameters
 from bernflow.semistructured.rows import check_data, check_groups, check_rows, check_valid, take_column
-from bernflow.semistructured.runs import Data
 from bernflow.semistructured.tables import by_coefficient, tabulate
-from bernflow.semistructured.training import WEIGHTS_OPTIMIZER
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
 KINDS = ("mean", "proba", "draws", "linear", "images")
 
 
-class SemiStructured:
+class SemiStructured(Parameters):
     """A regression on a table whose unexplained part is a deep network of images (or any other tensor).
 
     With the columns X of the table and the output h of the network, one number per row (K-1 for K classes),
@@ -110,7 +109,7 @@ class SemiStructured:
         self.family, self.augment, self.networks = family, augment, check_count("networks", networks, 2)
         if self.networks < 2:
             raise ArgumentError(
-                f"networks={networks}: expected at least 2, so that there is a network for every row that has not seen it."
+                f"networks={networks}: expected at least 2, so that every row has a network that has not seen it."
             )
         self.precision, self.images = precision, images
         self._formula = read_formula(formula)
@@ -180,7 +179,7 @@ class SemiStructured:
             check_count("batch_size", batch_size, 1)
         if patience is not None:
             check_count("patience", patience, 1)
-        transformation, rate = _optimizer(optimizer, learning_rate)
+        transformation, rate = choose_optimizer(optimizer, learning_rate)
         design = Design(self._formula, table, has_cutpoints=self.outcome == "ordinal")
         data = check_data(self.outcome, design, table, images, y, None)
         num_classes = int(data.y.max()) + 1 if self.outcome in ("ordinal", "categorical") else 2
@@ -220,7 +219,7 @@ class SemiStructured:
             with use_precision(precision):
                 shape = check_output(self._source(network_key), data.images)
                 check_network_output(self.outcome, shape, num_classes)
-                own = None if checked_valid is None else _scaled(checked_valid, problem)
+                own = None if checked_valid is None else scale_outcome(checked_valid, problem)
                 trained, interrupted = train_networks(
                     problem, self._source, own, network_key, options, arguments, theta
                 )
@@ -304,7 +303,7 @@ class SemiStructured:
         table, images, _ = self._split(table, images, None, "predict")
         assert self._problem is not None
         x, images = check_rows(self._problem.design, table, images)
-        parts = list(self._parts(x, images, check_count("num", num, 1), key, network))
+        parts = list(self._draw(x, images, check_count("num", num, 1), key, network))
         with use_precision("float64"):
             if kind in ("mean", "proba"):
                 return np.mean([prediction.predict_mean(draws, inputs) for draws, inputs, _ in parts], axis=0)
@@ -323,7 +322,7 @@ class SemiStructured:
         with use_precision("float64"):
             scores = [
                 prediction.predict_scores(draws, inputs, data.y)
-                for draws, inputs, _ in self._parts(data.x, data.images, check_count("num", num, 1), key, None)
+                for draws, inputs, _ in self._draw(data.x, data.images, check_count("num", num, 1), key)
             ]
         return float(np.mean(np.logaddexp.reduce(scores, axis=0) - np.log(len(scores))))
 
@@ -368,28 +367,6 @@ class SemiStructured:
         self._fitted("save")
         return save(self, path)
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the arguments of the estimator by name."""
-        return {name: getattr(self, name) for name in _parameters()}
-
-    def set_params(self, **params: Any) -> "SemiStructured":
-        """Change arguments of the estimator, which then is not fitted."""
-        unknown = sorted(set(params) - set(_parameters()))
-        if unknown:
-            raise ArgumentError(
-                f"set_params: {unknown[0]!r} is no argument: expected some of {', '.join(map(repr, _parameters()))}."
-            )
-        self.__init__(**(self.get_params() | params))  # type: ignore[misc]
-        return self
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return self._effects is not None
-
-    def __sklearn_tags__(self) -> Any:
-        from sklearn.utils import Tags, TargetTags
-
-        return Tags(estimator_type=None, target_tags=TargetTags(required=True))
-
     def __repr__(self) -> str:
         state = "not fitted" if self._effects is None else f"fitted, {self.diagnostics.verdict}"
         return f"SemiStructured({self.formula!r}, outcome={self.outcome!r}, networks={self.networks}; {state})"
@@ -415,52 +392,9 @@ class SemiStructured:
         problem, effects = self._fitted(what)
         return by_coefficient(effects.draws, problem.design)
 
-    def _parts(self, x: np.ndarray, images: np.ndarray, num: int, key: Any, network: int | None) -> Any:
-        """Yield, for every network, draws, the inputs of the rows, and a key."""
+    def _draw(self, x: np.ndarray, images: np.ndarray, num: int, key: Any, network: int | None = None) -> Any:
         problem, effects = self._fitted("predict")
         if getattr(self.network, "apply", None) is missing_network:
             missing_network()
-        numbers = range(len(self._trained)) if network is None else [network]
-        vector = Vector(sites_of(problem.design), problem.kind)
-        for number, own in zip(numbers, jax.random.split(as_key(key), len(numbers)), strict=True):
-            draw_key, layer_key, outcome_key = jax.random.split(own, 3)
-            with use_precision(resolve_precision(self.precision)):
-                frozen = self.trained_networks[number]
-                out, features = evaluate_features(frozen, images, effects.last)
-            with use_precision("float64"):
-                layer = jax.tree.map(lambda leaf, number=number: leaf[number : number + 1], effects.layers)
-                z = np.asarray(layer(out[None], features[None].astype(float)))[0]
-                vectors = np.asarray(jax.vmap(vector)(_choose(effects.draws, -(-num // len(numbers)), draw_key)))
-                inside, w = last_layers(effects.found, vectors, problem.units, number, layer_key)
-            draws = prediction.Draws(problem.kind, inside, w, problem.units.origin, problem.units.unit)
-            yield draws, prediction.Inputs(x, z), outcome_key
-
-
-def _parameters() -> list[str]:
-    return list(inspect.signature(SemiStructured.__init__).parameters)[1:]
-
-
-def _choose(draws: dict[str, np.ndarray], num: int, key: Any) -> dict[str, np.ndarray]:
-    """Choose some of the draws, again and again where more are wanted than there are."""
-    total = len(next(iter(draws.values())))
-    seed = np.asarray(jax.random.key_data(key)).ravel().tolist()
-    rows = np.resize(np.random.default_rng(seed).permutation(total), num)
-    return {name: values[rows] for name, values in draws.items()}
-
-
-def _scaled(valid: Data, problem: Problem) -> Data:
-    """Return validation rows with the outcome in the units of the regression."""
-    return valid._replace(y=(valid.y.astype(float) - problem.units.origin) / problem.units.unit)
-
-
-def _optimizer(optimizer: Any, learning_rate: Any) -> tuple[optax.GradientTransformation, float]:
-    if isinstance(learning_rate, bool) or not isinstance(learning_rate, int | float) or not learning_rate > 0:
-        raise ArgumentError(f"learning_rate={learning_rate!r}: expected a positive number.")
-    if optimizer is None:
-        return WEIGHTS_OPTIMIZER, float(learning_rate)
-    if isinstance(optimizer, optax.GradientTransformation):
-        return optimizer, 1.0
-    raise ArgumentError(
-        f"optimizer={optimizer!r}: expected an optax optimizer such as optax.adamw(1e-3), or None for Adam with "
-        "learning_rate."
-    )
+        precision = resolve_precision(self.precision)
+        return draw_by_network(problem, effects, self._trained, x, images, num, key, precision, network)

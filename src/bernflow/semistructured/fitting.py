@@ -317,3 +317,22 @@ def _shown(x: np.ndarray, said: np.ndarray, weight: np.ndarray) -> np.ndarray:
         size = np.sqrt((a**2).sum(0) * (b**2).sum(0))
         shares += (np.abs((a * b).sum(0)) / np.maximum(size, 1e-12)) ** 2 / len(x)
     return shares
+
+
+def scale_outcome(valid: Data, problem: Problem) -> Data:
+    """Return validation rows with the outcome in the units of the regression."""
+    return valid._replace(y=(valid.y.astype(float) - problem.units.origin) / problem.units.unit)
+
+
+def choose_optimizer(optimizer: Any, learning_rate: Any) -> tuple[optax.GradientTransformation, float]:
+    """Return the optimizer of the weights and its peak rate, or say what is wrong with them."""
+    if isinstance(learning_rate, bool) or not isinstance(learning_rate, int | float) or not learning_rate > 0:
+        raise ArgumentError(f"learning_rate={learning_rate!r}: expected a positive number.")
+    if optimizer is None:
+        return WEIGHTS_OPTIMIZER, float(learning_rate)
+    if isinstance(optimizer, optax.GradientTransformation):
+        return optimizer, 1.0
+    raise ArgumentError(
+        f"optimizer={optimizer!r}: expected an optax optimizer such as optax.adamw(1e-3), or None for Adam with "
+        "learning_rate."
+    )
