@@ -137,12 +137,12 @@ class Design:
     def _evaluate_first(self, formula: Formula, table: Any) -> None:
         """Code the table of the training."""
         frame = as_frame(table, "table")
-        self.kept = {name: frame[name].to_numpy() for name in self._check(frame, "table")}
+        self.kept = {name: frame[name].to_numpy() for name in self._check(formula, frame, "table")}
         matrix = _evaluate(formula, lambda: formula.terms.get_model_matrix(frame, context={}, na_action="ignore"))
         self._spec = matrix.model_spec
         self._columns = [name for name in matrix.columns if name != INTERCEPT]
         self.names = tuple(map(str, self._columns))
-        self._levels = self._find_levels(frame)
+        self._levels = self._find_levels(formula, frame)
         self.matrix = self._finite(matrix, "table")
 
     def standardize(self, matrix: Float[np.ndarray, "n p"]) -> Float[np.ndarray, "n q"]:
@@ -176,7 +176,8 @@ class Design:
         if isinstance(self.formula, Columns):
             return self.formula.take(table, where)
         frame = as_frame(table, where)
-        self._check(frame, where)
+        formula = self.formula
+        self._check(formula, frame, where)
         for name, levels in self._levels.items():
             unseen = [value for value in dict.fromkeys(frame[name].tolist()) if value not in levels]
             if unseen:
@@ -187,16 +188,16 @@ class Design:
                     + f", which the training has not seen: expected one of {known}. Drop these rows, or merge the "
                     "category with a known one before the fit."
                 )
-        return self._finite(_evaluate(self.formula, lambda: self._spec.get_model_matrix(frame, context={})), where)
+        return self._finite(_evaluate(formula, lambda: self._spec.get_model_matrix(frame, context={})), where)
 
-    def _check(self, frame: Any, where: str) -> list[str]:
+    def _check(self, formula: Formula, frame: Any, where: str) -> list[str]:
         """Refuse unknown columns and missing values; return the columns in use."""
         columns = [str(name) for name in frame.columns]
-        used = list(dict.fromkeys(name for names in self.formula.variables(columns).values() for name in names))
+        used = list(dict.fromkeys(name for names in formula.variables(columns).values() for name in names))
         for name in used:
             if name not in columns:
                 raise ArgumentError(
-                    f"{where}: the formula {self.formula.text!r} asks for the column {name!r}, which does not exist: "
+                    f"{where}: the formula {formula.text!r} asks for the column {name!r}, which does not exist: "
                     f"expected one of {', '.join(map(repr, columns[:30]))}. Correct the formula, or add the column."
                 )
             missing = np.flatnonzero(frame[name].isna().to_numpy())
@@ -208,10 +209,10 @@ class Design:
                 )
         return used
 
-    def _find_levels(self, frame: Any) -> dict[str, set]:
+    def _find_levels(self, formula: Formula, frame: Any) -> dict[str, set]:
         """Return the known values of every column that is coded as a category."""
         levels: dict[str, set] = {}
-        variables = self.formula.variables([str(name) for name in frame.columns])
+        variables = formula.variables([str(name) for name in frame.columns])
         for expr, (kind, _) in self._spec.encoder_state.items():
             names = variables.get(str(expr), [])
             if kind.value == "categorical" and len(names) == 1:

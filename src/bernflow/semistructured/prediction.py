@@ -47,7 +47,7 @@ def _predictors(draws: Draws, x: Array, z: Array) -> tuple[Array, Array]:
     d, size = draws.kind.num_predictors, x.shape[1]
     beta = draws.theta[:, : size * d].reshape(-1, size, d)
     eta = x @ beta + z @ draws.w.reshape(len(draws.w), -1, d)
-    extra = draws.theta[:, size * d :]
+    extra = jnp.asarray(draws.theta[:, size * d :])
     if draws.kind.outcome == "gaussian":
         extra = extra + jnp.log(draws.unit)
     return draws.origin + draws.unit * eta, extra
