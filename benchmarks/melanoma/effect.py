@@ -7,6 +7,7 @@ import argparse
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -41,7 +42,7 @@ def main() -> None:
                 options.rows,
                 networks=options.networks,
             )
-            arrays = {name: values for name, values in found.items() if isinstance(values, np.ndarray)}
+            arrays: dict[str, Any] = {name: values for name, values in found.items() if isinstance(values, np.ndarray)}
             facts = {name: value for name, value in found.items() if name not in arrays}
             np.savez(path, facts=json.dumps(facts), **arrays)
         with np.load(path) as stored:

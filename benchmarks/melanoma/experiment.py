@@ -96,7 +96,7 @@ def m2_run(scale: str, method: str) -> Task:
 
 def effect_run(scale: str, seed: int, by_patient: bool) -> Task:
     """Return one fit of M3 with cross-fitted networks."""
-    arguments = picture_run(scale, "M3", "paper", seed, by_patient).arguments
+    arguments = dict(picture_run(scale, "M3", "paper", seed, by_patient).arguments)
     return Task(f"{RUNS}:run_effect", arguments | {"epochs": settings(scale)["effect_epochs"]})
 
 

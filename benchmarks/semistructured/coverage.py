@@ -66,11 +66,9 @@ def shape_of(cell: Cell) -> Shape:
 
 def setting_of(cell: Cell) -> Setting:
     """Return its other arguments."""
-    origin, unit = AGES[cell.age]
     middle = min(middle_epoch(cell.epochs), cell.epochs - 1)
-    return Setting(
-        *map(jnp.float32, (PICTURES[cell.pictures], origin, unit)), jnp.int32(middle), jnp.int32(cell.epochs)
-    )
+    shared, origin, unit = map(jnp.float32, (PICTURES[cell.pictures], *AGES[cell.age]))
+    return Setting(shared, origin, unit, jnp.int32(middle), jnp.int32(cell.epochs))
 
 
 def compiled(shape: Shape, num: int) -> tuple[Any, Any]:

@@ -99,10 +99,11 @@ def solve_folds(
     return found, layers, start, rows
 
 
-solve_folds_compiled = filter_jit(solve_folds)
+# Takes arrays of NumPy, too.
+solve_folds_compiled: Any = filter_jit(solve_folds)
 
 
-def split_rows(num: int, num_folds: int, seed: int, groups: np.ndarray | None = None) -> Int[np.ndarray, " n"]:
+def split_rows(num: int, num_folds: int, seed: Any, groups: np.ndarray | None = None) -> Int[np.ndarray, " n"]:
     """Return the fold of every row; rows of one group share a fold."""
     rng = np.random.default_rng(seed)
     if groups is None:

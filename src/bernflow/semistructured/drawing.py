@@ -49,7 +49,8 @@ def draw_by_network(
         with use_precision("float64"):
             layer = jax.tree.map(lambda leaf, number=number: leaf[number : number + 1], effects.layers)
             z = np.asarray(layer(out[None], features[None].astype(float)))[0]
-            vectors = np.asarray(jax.vmap(vector)(_choose(effects.draws, -(-num // len(numbers)), draw_key)))
+            theta: Any = _choose(effects.draws, -(-num // len(numbers)), draw_key)
+            vectors = np.asarray(jax.vmap(vector)(theta))
             inside, w = last_layers(effects.found, vectors, problem.units, number, layer_key)
         yield Draws(problem.kind, inside, w, problem.units.origin, problem.units.unit), Inputs(x, z), outcome_key
 

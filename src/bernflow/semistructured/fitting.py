@@ -118,7 +118,7 @@ def pose(
     num_classes: int,
     prior: Any,
     num_folds: int,
-    seed: int,
+    seed: Any,
     groups: np.ndarray | None,
 ) -> Problem:
     """Put together what is fitted; `data` holds the outcome in its own units."""

@@ -52,7 +52,7 @@ def save(estimator: "SemiStructured", path: str | os.PathLike) -> Path:
     arrays |= {"mean": reduction.mean, "scale": reduction.scale, "columns": effects.layers.columns}
     arrays |= {} if reduction.rotation is None else {"rotation": reduction.rotation}
     for number, one in enumerate(estimator._trained):
-        arrays |= named_arrays(f"network{number}", one.best._replace(theta=None))
+        arrays |= named_arrays(f"network{number}", one.best[:2])
         arrays |= {f"history{number}_{name}": values for name, values in one.history.items()}
     with tempfile.TemporaryDirectory() as folder:
         arrays["posterior"] = np.frombuffer(effects.posterior.save(Path(folder) / "posterior").read_bytes(), np.uint8)
@@ -119,16 +119,18 @@ def _restore(manifest: dict[str, Any], arrays: dict[str, np.ndarray], network: A
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "posterior").write_bytes(arrays["posterior"].tobytes())
         posterior = load_posterior(Path(folder) / "posterior")
-    found = Gaussian(**{name: arrays[f"found_{name}"] for name in Gaussian._fields})
-    layers = Layers(Reduction(arrays["mean"], arrays["scale"], arrays.get("rotation")), arrays["columns"])
+    plain: dict[str, Any] = dict(arrays)
+    found = Gaussian(**{name: plain[f"found_{name}"] for name in Gaussian._fields})
+    layers = Layers(Reduction(plain["mean"], plain["scale"], plain.get("rotation")), plain["columns"])
     trained = []
     for number, best_epoch in enumerate(manifest["best_epochs"]):
         prefix = f"history{number}_"
         with use_precision(str(manifest["trained_in"])):
             own = estimator._source(jax.random.key(0))
-            kept = Kept(*jax.tree.map(jnp.asarray, (own.weights, own.state)), None)
+            parts = jax.tree.map(jnp.asarray, (own.weights, own.state))
             if network is not None:
-                kept = fill_arrays(f"network{number}", kept, arrays)
+                parts = fill_arrays(f"network{number}", parts, arrays)
+            kept = Kept(parts[0], parts[1], jnp.zeros(0))
         history = {name.removeprefix(prefix): values for name, values in arrays.items() if name.startswith(prefix)}
         trained.append(Trained(own, kept, None, history, int(best_epoch)))
     empty = Data(np.zeros((0, 0)), np.zeros(0), np.zeros(0))
