@@ -111,7 +111,8 @@ def run_cell(cell: Cell, functions: tuple[Any, Any], repeats: int, at_once: int,
         "spread": found["end"].std(0).tolist(),
         "sd": found["end_sd"].mean(0).tolist(),
         "sd_of_the_oracle": found["oracle_sd"].mean(0).tolist(),
-        "warned": float(np.mean([bool(find(evidence(found, i))) for i in range(repeats)])),
+        "warned": float(np.mean([bool(find(evidence(found, i, cell.outcome))) for i in range(repeats)])),
+        "agreement": float(np.median(found["agreement"])),
         "estimates": np.round(found["end"], 6).tolist(),
         "sds": np.round(found["end_sd"], 6).tolist(),
         "seconds": time.perf_counter() - began,
@@ -119,7 +120,7 @@ def run_cell(cell: Cell, functions: tuple[Any, Any], repeats: int, at_once: int,
     }
 
 
-def evidence(found: dict[str, np.ndarray], i: int) -> Evidence:
+def evidence(found: dict[str, np.ndarray], i: int, outcome: str) -> Evidence:
     """Return what the verdict on one repeat is based on."""
     return Evidence(
         names=COLUMNS,
@@ -131,6 +132,9 @@ def evidence(found: dict[str, np.ndarray], i: int) -> Evidence:
         rise=float(found["rise"][i]),
         rise_se=float(found["rise_se"][i]),
         shown=found["shown"][i],
+        agreement=float(found["agreement"][i]) if outcome == "bernoulli" else 1.0,
+        images=float(found["images"][i]),
+        dispersion=tuple(map(float, found["dispersion"][i])),
         has_features=True,
         interrupted=False,
     )

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from bernflow.models.network import as_network
-from bernflow.semistructured.crossfit import solve_folds
+from bernflow.semistructured.crossfit import agreement, dispersion, image_variance, solve_folds
 from bernflow.semistructured.features import find_last_layer, outputs_and_features
 from bernflow.semistructured.lastlayer import Kind
 from bernflow.semistructured.training import (
@@ -149,6 +149,7 @@ class Repeat(NamedTuple):
         scale: sd of the columns, in units of the linear predictor.
         end: output, features and scores of rows left out, by the networks at the end.
         middle: the same half of the way there.
+        seen: output of the next network on the rows of a fold.
     """
 
     x: Float[Array, "k n p"]
@@ -157,6 +158,7 @@ class Repeat(NamedTuple):
     scale: Float[Array, " q"]
     end: tuple[Array, Array, Array]
     middle: tuple[Array, Array, Array]
+    seen: Float[Array, "k n"]
 
 
 def train(shape: Shape, setting: Setting, key: Key[Array, ""], rows: dict[str, Array], prior: tuple) -> tuple:
@@ -200,10 +202,13 @@ def train_repeat(shape: Shape, setting: Setting, key: Key[Array, ""]) -> Repeat:
         for stage in train(shape, setting, key, rows, prior):
             out, features = outputs_and_features(NETWORK.with_weights(stage.weights, None), data.images[own], LAST)
             parts.append((out, features, objective.scores(out, stage.theta, x[own], y[own])))
-        return tuple(parts)
+        # How the last network sees the rows of the fold before its own, which belong to the training of that network.
+        before = folds[(number - 1) % shape.folds]
+        seen = NETWORK.with_weights(stage.weights, None)(data.images[before])
+        return *parts, seen
 
-    middle, end = jax.vmap(fold)(jnp.arange(shape.folds), jax.random.split(train_key, shape.folds))
-    return Repeat(x[folds], y[folds], data.f[folds] / unit, sd / unit, end, middle)
+    middle, end, seen = jax.vmap(fold)(jnp.arange(shape.folds), jax.random.split(train_key, shape.folds))
+    return Repeat(x[folds], y[folds], data.f[folds] / unit, sd / unit, end, middle, jnp.roll(seen, -1, 0))
 
 
 def prior_of(shape: Shape) -> tuple[Array, Array]:
@@ -223,9 +228,9 @@ def solve_repeat(shape: Shape, repeat: Repeat) -> dict[str, Array]:
         theta, covariance = found.marginal()
         result[name] = theta[:p] / repeat.scale
         result[f"{name}_sd"] = jnp.sqrt(jnp.diagonal(covariance))[:p] / repeat.scale
-        return rows
+        return rows, found
 
-    rows = summarize("end", *repeat.end[:2])
+    rows, found = summarize("end", *repeat.end[:2])
     summarize("middle", *repeat.middle[:2])
     for k in range(shape.folds):
         summarize(f"fold{k}", *repeat.end[:2], slice(k, k + 1))
@@ -233,6 +238,9 @@ def solve_repeat(shape: Shape, repeat: Repeat) -> dict[str, Array]:
     summarize("oracle", repeat.f[..., None], jnp.zeros((*repeat.y.shape, 0)))
     rises = (repeat.end[2] - repeat.middle[2]).reshape(-1)
     result |= {"rise": rises.mean(), "rise_se": rises.std() / rises.shape[0] ** 0.5}
+    result["agreement"] = agreement(repeat.end[0].reshape(repeat.y.shape), repeat.seen.reshape(repeat.y.shape), weight)
+    result["images"] = image_variance(rows, shape.kind, found)
+    result["dispersion"] = jnp.stack(dispersion(rows, shape.kind, found))
     columns, said = repeat.x[..., :p], rows.z[..., 1 : 1 + p]
     result["shown"] = jax.vmap(jax.vmap(_squared_correlation, -1), 0)(columns, said).mean(0)
     return result

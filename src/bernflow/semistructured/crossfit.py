@@ -9,7 +9,15 @@ from jaxtyping import Array, Float, Int
 
 from bernflow.compiled import filter_jit
 from bernflow.semistructured.features import Reduction, find_reduction
-from bernflow.semistructured.lastlayer import Gaussian, Kind, Prior, Rows, predict_columns, solve_with_scale
+from bernflow.semistructured.lastlayer import (
+    Gaussian,
+    Kind,
+    Prior,
+    Rows,
+    predict_columns,
+    predictors,
+    solve_with_scale,
+)
 
 # Prior sd of the coefficients of a network's scaled output and of its predictions of the columns.
 OUTPUT_SCALE = 2.5
@@ -100,6 +108,41 @@ def solve_folds(
 
 
 # Takes arrays of NumPy, too.
+def agreement(own: Array, other: Array, weight: Array) -> Float[Array, ""]:
+    """Return the correlation of networks from different rows, free of what a network remembers of its own.
+
+    Args:
+        own: output (k, n) of every network on the rows of its fold, which it has not seen.
+        other: output of the next network on the same rows, which that one may have been trained on: its errors are
+            independent of those of the first all the same, so that the covariance is that of the signal.
+        weight: one, or zero for rows that only fill up a fold.
+    """
+    share = weight / jnp.sum(weight, 1, keepdims=True)
+    a, b = (values - jnp.sum(share * values, 1, keepdims=True) for values in (own, other))
+    sd = jnp.sqrt(jnp.sum(share * a**2, 1))
+    covariance = jnp.sum(share * a * b, 1)
+    return jnp.sum(covariance) / jnp.maximum(jnp.sum(sd * jnp.roll(sd, -1)), 1e-12)
+
+
+def dispersion(rows: Rows, kind: Kind, found: Gaussian) -> tuple[Array, Array]:
+    """Return the mean squared Pearson residual of counts and its standard error; 1 and 0 for other outcomes."""
+    if kind.outcome != "poisson":
+        return jnp.ones(()), jnp.zeros(())
+    mean = jnp.exp(predictors(rows, kind, found.theta, found.w)[..., 0])
+    total = jnp.sum(rows.weight)
+    squares = rows.weight * (rows.y - mean) ** 2 / mean
+    value = jnp.sum(squares) / total
+    return value, jnp.sqrt(jnp.sum(rows.weight * (squares - value) ** 2)) / total
+
+
+def image_variance(rows: Rows, kind: Kind, found: Gaussian) -> Float[Array, ""]:
+    """Return the variance of what the images contribute to the (first) linear predictor."""
+    d = kind.num_predictors
+    part = jnp.einsum("knq,kq->kn", rows.z, found.w.reshape(found.w.shape[0], -1, d)[..., 0])
+    share = rows.weight / jnp.sum(rows.weight)
+    return jnp.sum(share * (part - jnp.sum(share * part)) ** 2)
+
+
 solve_folds_compiled: Any = filter_jit(solve_folds)
 
 

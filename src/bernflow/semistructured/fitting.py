@@ -15,7 +15,15 @@ from bernflow.models.network import Network
 from bernflow.posterior import Posterior
 from bernflow.precision import float_dtype, use_precision
 from bernflow.semistructured.checkpoint import Checkpoint
-from bernflow.semistructured.crossfit import Layers, solve_folds_compiled, split_rows, stack_folds
+from bernflow.semistructured.crossfit import (
+    Layers,
+    agreement,
+    dispersion,
+    image_variance,
+    solve_folds_compiled,
+    split_rows,
+    stack_folds,
+)
 from bernflow.semistructured.design import Design
 from bernflow.semistructured.effects import Units, Vector, find_units, make_model, normal_prior, sites_of
 from bernflow.semistructured.features import evaluate_features, find_last_layer
@@ -28,6 +36,8 @@ from bernflow.semistructured.tables import describe_priors
 from bernflow.semistructured.training import WEIGHTS_OPTIMIZER, Kept, Objective
 from bernflow.semistructured.verdict import Evidence, find, judge_effects
 
+# Outcomes with a logit link, where a predictor that is left out makes the effects of others smaller.
+LOGITS = ("bernoulli", "ordinal", "categorical")
 # Posterior draws behind tables and predictions.
 NUM_DRAWS = 4000
 # Batches have at most so many rows, and at least so many; between, an epoch has 32 steps.
@@ -235,6 +245,10 @@ def infer(
         first = trained[0]
         last = find_last_layer(first.network.with_weights(*first.best[:2]), problem.data.images)
         end = [_outputs(one.network, one.best, problem, rows[k], last) for k, one in enumerate(trained)]
+        others = [
+            _outputs(two.network, two.best, problem, rows[k], None)[0]
+            for k, two in enumerate([*trained[1:], trained[0]])
+        ]
         middle = None
         if all(one.middle is not None for one in trained):
             middle = [_outputs(one.network, one.middle, problem, rows[k], last) for k, one in enumerate(trained)]
@@ -256,6 +270,12 @@ def infer(
         before = None if middle is None else _summary(solved(middle)[0], num)[0]
         said = np.asarray(stacked.z)[..., problem.kind.num_predictors :]
         shown = _shown(x[..., : len(problem.design.names)], said, weight)
+        agreed = 1.0
+        if problem.kind.outcome in LOGITS:
+            own = np.stack([part[0][..., 0] for part in end])
+            agreed = float(agreement(own, np.stack([part[..., 0] for part in others]), weight))
+        excess = dispersion(stacked, problem.kind, found)
+        images = float(image_variance(stacked, problem.kind, found))
     rise, rise_se = None, 0.0
     if middle is not None:
         rises = np.concatenate([(a[2] - b[2])[w > 0] for a, b, w in zip(end, middle, weight, strict=True)])
@@ -271,6 +291,9 @@ def infer(
         rise=rise,
         rise_se=rise_se,
         shown=np.repeat(shown, d),
+        agreement=agreed,
+        images=images,
+        dispersion=(float(excess[0]), float(excess[1])),
         has_features=last is not None,
         interrupted=interrupted,
     )

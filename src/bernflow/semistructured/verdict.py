@@ -17,6 +17,12 @@ RISING, MIN_RISE = 3.0, 0.005
 DISAGREEMENT = 0.005
 # Images that predict so much of the variance of a column leave little of it to tell its effect by.
 OVERLAP = 0.9
+# Effects that may be too small by so many sd, because the networks have not learned all of the images.
+MAX_BIAS = 0.5
+# Counts that vary so much more than a Poisson distribution says.
+MIN_EXCESS = 0.1
+# Beta shrinks by sqrt(1 + LOGISTIC * variance left out); the constant makes a probit curve as steep as a logistic one.
+LOGISTIC = np.pi / 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +39,10 @@ class Evidence:
         rise: by how much the mean score of rows left out rose in the second half of the training, or None.
         rise_se: its standard error.
         shown: share of the variance of every column that the images predict (p,).
+        agreement: correlation of the outputs of networks from different rows, 1 where it does not matter.
+        images: variance of what the images contribute to the linear predictor.
+        dispersion: variance of counts given the fit, relative to a Poisson distribution, and its standard error; (1, 0)
+            for other outcomes.
         has_features: whether the last layers of the networks have a posterior.
         interrupted: whether the training was interrupted.
     """
@@ -46,6 +56,9 @@ class Evidence:
     rise: float | None
     rise_se: float
     shown: Float[np.ndarray, " p"]
+    agreement: float
+    images: float
+    dispersion: tuple[float, float]
     has_features: bool
     interrupted: bool
 
@@ -69,6 +82,21 @@ def find(evidence: Evidence) -> list[str]:
             "the networks are undertrained. Train for more epochs, or at a higher learning_rate."
         )
     findings += _disagreements(evidence)
+    size = attenuation(evidence.agreement, evidence.images)
+    if size > 0 and np.max(np.abs(evidence.effect / evidence.sd), initial=0.0) * size > MAX_BIAS:
+        findings.append(
+            f"Networks that were trained on different rows agree on the images with a correlation of only "
+            f"{evidence.agreement:.2f}: much of what the images say is not learned. Where a predictor is left out, effects "
+            f"on a logit scale come out too small, here by up to {size:.0%}. Use more rows, or a network that learns more "
+            "from them."
+        )
+    excess, error = evidence.dispersion
+    if excess - 1 > max(MIN_EXCESS, RISING * error):
+        findings.append(
+            f"The counts vary {excess:.2f} times as much as a Poisson distribution with these means: intervals are too "
+            f"narrow by a factor of about {excess**0.5:.2f}. The networks have not learned all that the images say, or "
+            "a column is missing."
+        )
     for name, share in zip(evidence.names, evidence.shown, strict=True):
         if share > OVERLAP:
             findings.append(
@@ -81,6 +109,17 @@ def find(evidence: Evidence) -> list[str]:
             "its output, but not about its shape. End the network with a linear layer."
         )
     return findings
+
+
+def attenuation(agreement: float, images: float) -> float:
+    """Return by which share effects on a logit scale may be too small.
+
+    Two networks with independent errors, h_k = a f + e_k, correlate by the share of their variance that is signal. What is left out of f then has the variance (1 - agreement) / agreement times that of what is in it.
+    """
+    agreement = float(np.clip(agreement, 0.05, 1.0))
+    left_out = images * (1 - agreement) / agreement
+    left_out /= 1 - min(LOGISTIC * left_out, 0.8)
+    return 1.0 - 1.0 / (1.0 + LOGISTIC * left_out) ** 0.5
 
 
 def _disagreements(evidence: Evidence) -> list[str]:

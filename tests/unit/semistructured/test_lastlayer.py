@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bernflow.semistructured.crossfit import find_layers, solve_folds, split_rows, stack_folds
+from bernflow.semistructured.crossfit import agreement, find_layers, solve_folds, split_rows, stack_folds
 from bernflow.semistructured.lastlayer import Kind, Prior, Rows, log_joint, predict_columns, solve, solve_with_scale
 
 GAUSSIAN = Kind("gaussian", 2, 1, 1)
@@ -116,6 +116,14 @@ def test_a_constant_feature_is_left_out():
     z = np.asarray(layers(jnp.zeros((1, 50, 1)), jnp.asarray(features)))
     assert np.all(np.isfinite(z))
     assert np.all(z[..., -2] == 0.0)
+
+
+def test_the_agreement_is_the_share_of_signal():
+    """Signal and noise of equal variance; what a network remembers of its own rows does not count."""
+    rng = np.random.default_rng(0)
+    signal, noise, memory = rng.normal(size=(3, 2, 20_000))
+    other = signal + rng.normal(size=(2, 20_000)) + 3 * memory
+    assert agreement(*map(jnp.asarray, (signal + noise, other, np.ones((2, 20_000))))) == pytest.approx(0.5, abs=0.06)
 
 
 def test_groups_share_a_fold():

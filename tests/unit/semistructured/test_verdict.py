@@ -5,7 +5,7 @@ import pytest
 
 from bernflow.diagnostics import Diagnostics
 from bernflow.diagnostics.verdict import judge
-from bernflow.semistructured.verdict import Evidence, find, judge_effects
+from bernflow.semistructured.verdict import Evidence, attenuation, find, judge_effects
 
 FINE = Evidence(
     names=("age", "sex"),
@@ -17,6 +17,9 @@ FINE = Evidence(
     rise=0.002,
     rise_se=0.001,
     shown=np.array([0.4, 0.0]),
+    agreement=0.98,
+    images=1.0,
+    dispersion=(1.0, 0.05),
     has_features=True,
     interrupted=False,
 )
@@ -37,6 +40,8 @@ def test_nothing_is_found_where_nothing_is_wrong():
             ("disagree on the effect of 'sex': -0.9 ± 0.14, 0.3 ± 0.14",),
         ),
         ({"shown": np.array([0.97, 0.0])}, ("predict 97% of the variance of 'age'",)),
+        ({"agreement": 0.6}, ("correlation of only 0.60", "too small, here by up to 1")),
+        ({"dispersion": (1.44, 0.05)}, ("vary 1.44 times", "factor of about 1.20")),
         ({"has_features": False}, ("no linear last layer",)),
         ({"interrupted": True}, ("interrupted",)),
     ],
@@ -48,6 +53,18 @@ def test_every_finding_has_its_cause(change, words):
 
 def test_rises_within_their_error_are_no_finding():
     assert find(dataclasses.replace(FINE, rise=0.02, rise_se=0.01)) == []
+
+
+def test_the_attenuation_is_that_of_a_predictor_left_out():
+    """A logistic regression without f, fitted to very many rows; the networks know half of the variance of f."""
+    rng = np.random.default_rng(0)
+    x, known, unknown = rng.normal(size=(3, 200_000))
+    y = rng.random(200_000) < 1 / (1 + np.exp(-(x + known + unknown)))
+    design, beta = np.column_stack([x, known]), np.zeros(2)
+    for _ in range(20):
+        p = 1 / (1 + np.exp(-design @ beta))
+        beta += np.linalg.solve((design.T * (p * (1 - p))) @ design, design.T @ (y - p))
+    assert attenuation(0.5, float(np.var(known * beta[1]))) == pytest.approx(1 - beta[0], abs=0.02)
 
 
 def test_a_finding_costs_the_verdict():
