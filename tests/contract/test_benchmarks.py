@@ -9,7 +9,8 @@ ROOT = Path(bernflow.__file__).parents[2] / "benchmarks"
 PUBLIC = {"bernflow", "bernflow.cli", "bernflow.diagnostics", "bernflow.numpyro", "bernflow.plots"}
 # Private modules by package of `benchmarks`. This list may only become shorter: a test fails where an entry is not
 # needed any more. `speed` times compiled training steps and their parts, `stopping` continues a training beyond its
-# end, `semistructured` maps training and posterior over data sets, `melanoma` trains networks with a validation set, and `study.writing` takes helpers for files for all of them.
+# end, `semistructured` maps training and posterior over data sets, `melanoma` trains networks with a validation set,
+# and `study.writing` takes helpers for files for all of them.
 ALLOWED = {
     "accuracy": "diagnostics.agreement diagnostics.chains fit.engine fit.start plots.style",
     "adversarial": "diagnostics.verdict",

@@ -86,9 +86,9 @@ def find(evidence: Evidence) -> list[str]:
     if size > 0 and np.max(np.abs(evidence.effect / evidence.sd), initial=0.0) * size > MAX_BIAS:
         findings.append(
             f"Networks that were trained on different rows agree on the images with a correlation of only "
-            f"{evidence.agreement:.2f}: much of what the images say is not learned. Where a predictor is left out, effects "
-            f"on a logit scale come out too small, here by up to {size:.0%}. Use more rows, or a network that learns more "
-            "from them."
+            f"{evidence.agreement:.2f}: much of what the images say is not learned. Where a predictor is left out, "
+            f"effects on a logit scale come out too small, here by up to {size:.0%}. Use more rows, or a network that "
+            "learns more from them."
         )
     excess, error = evidence.dispersion
     if excess - 1 > max(MIN_EXCESS, RISING * error):
@@ -114,7 +114,8 @@ def find(evidence: Evidence) -> list[str]:
 def attenuation(agreement: float, images: float) -> float:
     """Return by which share effects on a logit scale may be too small.
 
-    Two networks with independent errors, h_k = a f + e_k, correlate by the share of their variance that is signal. What is left out of f then has the variance (1 - agreement) / agreement times that of what is in it.
+    Two networks with independent errors, h_k = a f + e_k, correlate by the share of their variance that is signal. What
+    is left out of f then has the variance (1 - agreement) / agreement times that of what is in it.
     """
     agreement = float(np.clip(agreement, 0.05, 1.0))
     left_out = images * (1 - agreement) / agreement
