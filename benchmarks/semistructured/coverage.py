@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.semistructured.simulation import COLUMNS, EFFECTS, Setting, Shape, solve_repeat, train_repeat
 from bernflow.semistructured.fitting import default_batch_size
 from bernflow.semistructured.training import middle_epoch
-from bernflow.semistructured.verdict import Evidence, find
+from bernflow.semistructured.verdict import Evidence, attenuation, find
 
 OUTCOMES = ("bernoulli", "gaussian", "poisson")
 ROWS = (1_000, 20_000)
@@ -97,6 +97,12 @@ def run_cell(cell: Cell, functions: tuple[Any, Any], repeats: int, at_once: int,
             parts.append(jax.device_get(solve(double)))
         del repeat, double
     found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    found["attenuation"] = np.zeros(repeats)
+    if cell.outcome == "bernoulli":
+        found["attenuation"] = np.array(list(map(attenuation, found["agreement"], found["images"])))
+        for name in ("end", "middle", "fold0", "fold1"):
+            for part in (name, f"{name}_sd"):
+                found[part] = found[part] / (1.0 - found["attenuation"])[:, None]
     truth = np.array(EFFECTS[cell.outcome])
     truth[0] /= AGES[cell.age][1]
     inside = np.abs(found["end"] - truth) <= WIDTH * found["end_sd"]
@@ -112,6 +118,7 @@ def run_cell(cell: Cell, functions: tuple[Any, Any], repeats: int, at_once: int,
         "sd": found["end_sd"].mean(0).tolist(),
         "sd_of_the_oracle": found["oracle_sd"].mean(0).tolist(),
         "warned": float(np.mean([bool(find(evidence(found, i, cell.outcome))) for i in range(repeats)])),
+        "attenuation": float(np.median(found["attenuation"])),
         "agreement": float(np.median(found["agreement"])),
         "estimates": np.round(found["end"], 6).tolist(),
         "sds": np.round(found["end_sd"], 6).tolist(),
@@ -133,7 +140,7 @@ def evidence(found: dict[str, np.ndarray], i: int, outcome: str) -> Evidence:
         rise_se=float(found["rise_se"][i]),
         shown=found["shown"][i],
         agreement=float(found["agreement"][i]) if outcome == "bernoulli" else 1.0,
-        images=float(found["images"][i]),
+        attenuation=float(found["attenuation"][i]),
         dispersion=tuple(map(float, found["dispersion"][i])),
         has_features=True,
         interrupted=False,

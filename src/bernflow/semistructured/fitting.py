@@ -34,7 +34,7 @@ from bernflow.semistructured.outcomes import make_prior, unit_of
 from bernflow.semistructured.runs import Data, Run, Source, train_all
 from bernflow.semistructured.tables import describe_priors
 from bernflow.semistructured.training import WEIGHTS_OPTIMIZER, Kept, Objective
-from bernflow.semistructured.verdict import Evidence, find, judge_effects
+from bernflow.semistructured.verdict import Evidence, attenuation, find, judge_effects
 
 # Outcomes with a logit link, where a predictor that is left out makes the effects of others smaller.
 LOGITS = ("bernoulli", "ordinal", "categorical")
@@ -107,6 +107,7 @@ class Effects(NamedTuple):
         found: the standardized regression that it belongs to.
         layers: how output and features become columns of that.
         last: number of the array of weights that is the last layer.
+        units: of the parameters, with what the networks have not learned taken into account.
         findings: what speaks against the intervals.
         priors: in words.
         draws: of all parameters, and of the intercept.
@@ -116,6 +117,7 @@ class Effects(NamedTuple):
     found: Gaussian
     layers: Layers
     last: int | None
+    units: Units
     findings: list[str]
     priors: dict[str, dict[str, str]]
     draws: dict[str, np.ndarray]
@@ -261,9 +263,6 @@ def infer(
             return solve_folds_compiled(*given, problem.kind, problem.prior, theta)
 
         found, layers, layer, stacked = solved(end)
-        model = make_model(
-            problem.design, problem.kind, problem.units, problem.priors, found, layer, stacked, problem.y[rows]
-        )
         num = len(problem.design.names) * problem.kind.num_predictors
         summary = _summary(found, num)
         by_fold = [_summary(solved(end, slice(k, k + 1))[0], num) for k in range(problem.num_folds)]
@@ -275,7 +274,13 @@ def infer(
             own = np.stack([part[0][..., 0] for part in end])
             agreed = float(agreement(own, np.stack([part[..., 0] for part in others]), weight))
         excess = dispersion(stacked, problem.kind, found)
-        images = float(image_variance(stacked, problem.kind, found))
+        missing = attenuation(agreed, float(image_variance(stacked, problem.kind, found)))
+        if missing:
+            unit = problem.units.unit / (1.0 - missing)
+            problem = problem._replace(units=find_units(problem.design, problem.kind, problem.units.origin, unit))
+        model = make_model(
+            problem.design, problem.kind, problem.units, problem.priors, found, layer, stacked, problem.y[rows]
+        )
     rise, rise_se = None, 0.0
     if middle is not None:
         rises = np.concatenate([(a[2] - b[2])[w > 0] for a, b, w in zip(end, middle, weight, strict=True)])
@@ -292,7 +297,7 @@ def infer(
         rise_se=rise_se,
         shown=np.repeat(shown, d),
         agreement=agreed,
-        images=images,
+        attenuation=missing,
         dispersion=(float(excess[0]), float(excess[1])),
         has_features=last is not None,
         interrupted=interrupted,
@@ -303,8 +308,9 @@ def infer(
     draws = posterior.draws(NUM_DRAWS)
     posterior.diagnostics = judge_effects(posterior.diagnostics, findings)
     found, layers = jax.tree.map(np.asarray, (found, layers))
-    priors = describe_priors(problem.design, problem.priors, problem.units.unit)
-    return Effects(posterior, found, layers, last, findings, priors, draws)
+    unit = problem.units.unit if problem.kind.outcome == "gaussian" else 1.0
+    priors = describe_priors(problem.design, problem.priors, unit)
+    return Effects(posterior, found, layers, last, problem.units, findings, priors, draws)
 
 
 def _outputs(network: Network, kept: Any, problem: Problem, rows: np.ndarray, last: int | None) -> tuple:

@@ -17,8 +17,8 @@ RISING, MIN_RISE = 3.0, 0.005
 DISAGREEMENT = 0.005
 # Images that predict so much of the variance of a column leave little of it to tell its effect by.
 OVERLAP = 0.9
-# Effects that may be too small by so many sd, because the networks have not learned all of the images.
-MAX_BIAS = 0.5
+# Effects that were corrected by so many sd, because the networks have not learned all of the images.
+MAX_CORRECTION = 1.0
 # Counts that vary so much more than a Poisson distribution says.
 MIN_EXCESS = 0.1
 # Beta shrinks by sqrt(1 + LOGISTIC * variance left out); the constant makes a probit curve as steep as a logistic one.
@@ -40,7 +40,7 @@ class Evidence:
         rise_se: its standard error.
         shown: share of the variance of every column that the images predict (p,).
         agreement: correlation of the outputs of networks from different rows, 1 where it does not matter.
-        images: variance of what the images contribute to the linear predictor.
+        attenuation: share by which effects were too small for that, before they were corrected.
         dispersion: variance of counts given the fit, relative to a Poisson distribution, and its standard error; (1, 0)
             for other outcomes.
         has_features: whether the last layers of the networks have a posterior.
@@ -57,7 +57,7 @@ class Evidence:
     rise_se: float
     shown: Float[np.ndarray, " p"]
     agreement: float
-    images: float
+    attenuation: float
     dispersion: tuple[float, float]
     has_features: bool
     interrupted: bool
@@ -82,13 +82,13 @@ def find(evidence: Evidence) -> list[str]:
             "the networks are undertrained. Train for more epochs, or at a higher learning_rate."
         )
     findings += _disagreements(evidence)
-    size = attenuation(evidence.agreement, evidence.images)
-    if size > 0 and np.max(np.abs(evidence.effect / evidence.sd), initial=0.0) * size > MAX_BIAS:
+    size = evidence.attenuation
+    if size > 0 and np.max(np.abs(evidence.effect / evidence.sd), initial=0.0) * size > MAX_CORRECTION:
         findings.append(
             f"Networks that were trained on different rows agree on the images with a correlation of only "
-            f"{evidence.agreement:.2f}: much of what the images say is not learned. Where a predictor is left out, "
-            f"effects on a logit scale come out too small, here by up to {size:.0%}. Use more rows, or a network that "
-            "learns more from them."
+            f"{evidence.agreement:.2f}: much of what the images say is not learned. Effects on a logit scale, "
+            f"which come out too small where a predictor is left out, were raised by {1 / (1 - size) - 1:.0%}; that is "
+            "an approximation. Use more rows, or a network that learns more from them."
         )
     excess, error = evidence.dispersion
     if excess - 1 > max(MIN_EXCESS, RISING * error):
@@ -112,7 +112,7 @@ def find(evidence: Evidence) -> list[str]:
 
 
 def attenuation(agreement: float, images: float) -> float:
-    """Return by which share effects on a logit scale may be too small.
+    """Return by which share effects on a logit scale are too small.
 
     Two networks with independent errors, h_k = a f + e_k, correlate by the share of their variance that is signal. What
     is left out of f then has the variance (1 - agreement) / agreement times that of what is in it.
