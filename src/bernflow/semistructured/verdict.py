@@ -15,8 +15,8 @@ MAX_MOVE = 0.5
 RISING, MIN_RISE = 3.0, 0.005
 # Networks whose folds give effects this unlikely under one truth disagree.
 DISAGREEMENT = 0.005
-# Images that predict so much of the variance of a column share its effect: what the networks have not learned of both is
-# confounded with it. On 1,000 simulated rows with a share of 0.6, estimates were off by up to one sd on average.
+# Images that predict so much of the variance of a column share its effect: what the networks have not learned of both
+# is confounded with it. On 1,000 simulated rows with a share of 0.6, estimates were off by up to one sd on average.
 OVERLAP = 0.3
 # Effects that were corrected by so many sd, because the networks have not learned all of the images.
 MAX_CORRECTION = 1.0
