@@ -141,7 +141,7 @@ def evidence(found: dict[str, np.ndarray], i: int, outcome: str) -> Evidence:
         shown=found["shown"][i],
         agreement=float(found["agreement"][i]) if outcome == "bernoulli" else 1.0,
         attenuation=float(found["attenuation"][i]),
-        dispersion=tuple(map(float, found["dispersion"][i])),
+        dispersion=(float(found["dispersion"][i, 0]), float(found["dispersion"][i, 1])),
         has_features=True,
         interrupted=False,
     )

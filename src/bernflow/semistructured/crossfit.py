@@ -108,7 +108,7 @@ def solve_folds(
 
 
 # Takes arrays of NumPy, too.
-def agreement(own: Array, other: Array, weight: Array) -> Float[Array, ""]:
+def agreement(own: Any, other: Any, weight: Any) -> Float[Array, ""]:
     """Return the correlation of networks from different rows, free of what a network remembers of its own.
 
     Args:

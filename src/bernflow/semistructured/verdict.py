@@ -24,6 +24,8 @@ MAX_CORRECTION = 1.0
 MIN_EXCESS = 0.1
 # Beta shrinks by sqrt(1 + LOGISTIC * variance left out); the constant makes a probit curve as steep as a logistic one.
 LOGISTIC = np.pi / 8
+# Networks that agree on nearly nothing do not tell how much there is to learn: the correction ends here.
+MIN_AGREEMENT, MAX_ATTENUATION = 0.3, 0.2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,8 +90,8 @@ def find(evidence: Evidence) -> list[str]:
         findings.append(
             f"Networks that were trained on different rows agree on the images with a correlation of only "
             f"{evidence.agreement:.2f}: much of what the images say is not learned. Effects on a logit scale, "
-            f"which come out too small where a predictor is left out, were raised by {1 / (1 - size) - 1:.0%}; that is "
-            "an approximation. Use more rows, or a network that learns more from them."
+            f"which come out too small where a predictor is left out, were raised by {1 / (1 - size) - 1:.0%} (25% at "
+            "most); that is an approximation. Use more rows, or a network that learns more from them."
         )
     excess, error = evidence.dispersion
     if excess - 1 > max(MIN_EXCESS, RISING * error):
@@ -118,10 +120,10 @@ def attenuation(agreement: float, images: float) -> float:
     Two networks with independent errors, h_k = a f + e_k, correlate by the share of their variance that is signal. What
     is left out of f then has the variance (1 - agreement) / agreement times that of what is in it.
     """
-    agreement = float(np.clip(agreement, 0.05, 1.0))
+    agreement = float(np.clip(agreement, MIN_AGREEMENT, 1.0))
     left_out = images * (1 - agreement) / agreement
     left_out /= 1 - min(LOGISTIC * left_out, 0.8)
-    return 1.0 - 1.0 / (1.0 + LOGISTIC * left_out) ** 0.5
+    return min(1.0 - 1.0 / (1.0 + LOGISTIC * left_out) ** 0.5, MAX_ATTENUATION)
 
 
 def _disagreements(evidence: Evidence) -> list[str]:

@@ -64,6 +64,8 @@ def test_the_attenuation_is_that_of_a_predictor_left_out():
     for _ in range(20):
         p = 1 / (1 + np.exp(-design @ beta))
         beta += np.linalg.solve((design.T * (p * (1 - p))) @ design, design.T @ (y - p))
+    assert attenuation(1.0, 1.0) == 0.0
+    assert attenuation(-0.1, 1.0) == attenuation(0.05, 2.0) == 0.2
     assert attenuation(0.5, float(np.var(known * beta[1]))) == pytest.approx(1 - beta[0], abs=0.02)
 
 
