@@ -27,6 +27,7 @@ FULL_VARIABLE = "BERNFLOW_MELANOMA_FULL"
 SMALL: dict[str, Any] = {
     "seeds": 1,
     "better_epochs": 0,
+    "effect_epochs": 2,
     "dtype": "float32",
     "splits": (False,),
     "batch_size": 32,
@@ -36,6 +37,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "seeds": 3,
         "epochs": 50,
         "better_epochs": 30,
+        "effect_epochs": 14,
         "dtype": "bfloat16",
         "num_rows": None,
         "splits": (False, True),
@@ -92,6 +94,19 @@ def m2_run(scale: str, method: str) -> Task:
     return Task(f"{RUNS}:run_m2", {"method": method, **more})
 
 
+def effect_run(scale: str, seed: int, by_patient: bool) -> Task:
+    """Return one fit of M3 with cross-fitted networks."""
+    arguments = dict(picture_run(scale, "M3", "paper", seed, by_patient).arguments)
+    return Task(f"{RUNS}:run_effect", arguments | {"epochs": settings(scale)["effect_epochs"]})
+
+
+def effect_runs(scale: str, by_patient: bool) -> list[Task]:
+    """Return the cross-fitted M3 from several seeds, whose spread its intervals should contain."""
+    if "M3" not in chosen_models() or by_patient not in settings(scale)["splits"]:
+        return []
+    return [effect_run(scale, seed, by_patient) for seed in range(settings(scale)["seeds"])]
+
+
 def groups(scale: str) -> list[tuple[str, str, bool]]:
     """Return (model, network, split by patient) of all runs on pictures."""
     models = [model for model in ("M1", "M3") if model in chosen_models()]
@@ -107,7 +122,8 @@ def tasks(scale: str) -> list[Task]:
     """List the runs."""
     pictures = [task for group in groups(scale) for task in ensemble(scale, *group)]
     tables = [m2_run(scale, method) for method in M2_METHODS] if "M2" in chosen_models() else []
-    return [*tables, *pictures]
+    effects = [task for by_patient in (False, True) for task in effect_runs(scale, by_patient)]
+    return [*tables, *pictures, *effects]
 
 
 def present(scale: str, results: Results) -> Page:
@@ -198,6 +214,9 @@ def present(scale: str, results: Results) -> Page:
                 "Posterior of β₁ in M2 (NUTS and bernflow) and in M3, with the paper's M3 (the paper's Fig. 7).",
             ),
         ]
+    for by_patient in (False, True):
+        if runs_of := effect_runs(scale, by_patient):
+            blocks += _effect(scale, by_patient, results.of(runs_of), numbers, results)
     if groups(scale):
         clocks = {key: found for key, found in numbers.items() if "seconds_per_epoch" in found}
         text = "; ".join(f"{key}: {np.median(found['seconds_per_epoch']):.2f} s" for key, found in clocks.items())
@@ -207,6 +226,80 @@ def present(scale: str, results: Results) -> Page:
         )
     blocks += [Heading("Beside the paper"), Listing("claims", claims_table(claims), "Figures on the test part.")]
     return Page("Melanoma: pictures and a table in one model", blocks, numbers)
+
+
+def _effect(
+    scale: str, by_patient: bool, members: list[dict[str, Any]], numbers: dict[str, Any], results: Results
+) -> list[Any]:
+    """Return the effect of age beside cross-fitted networks, its spread over seeds, and pictures with predictions."""
+    where, target = "patients apart" if by_patient else "paper's split", _test_target(scale, by_patient)
+    draws = [member["draws/beta_1"].astype(float) for member in members]
+    rows: list[list[Any]] = [
+        [f"M3, cross-fitted, seed {i}", d.mean(), d.std(), *np.quantile(d, (0.05, 0.95)), m["verdict"]]
+        for i, (d, m) in enumerate(zip(draws, members, strict=True))
+    ]
+    text = ""
+    if "M2" in chosen_models():
+        alone = results[m2_run(scale, "full")]["draws/beta_1"].astype(float)
+        rows.append(["M2, without pictures", alone.mean(), alone.std(), *np.quantile(alone, (0.05, 0.95)), "good"])
+        change = float(draws[0].mean() - alone.mean())
+        # Both posteriors come from the same rows: taken as independent, the sd is rather too large than too small.
+        error = float(np.hypot(draws[0].std(), alone.std()))
+        text = f" Beside the pictures, the effect differs by {change:+.2f} ± {error:.2f} from that of M2."
+    singles = [m[f"test/{k}"] for m in members for k in range(sum(name.startswith("test/") for name in m))]
+    average = np.mean([member["test"] for member in members], 0)
+    paired = metrics.paired_difference(target, average, singles[0])
+    numbers[f"M3, cross-fitted, {where}"] = {
+        "beta_1": [[float(d.mean()), float(d.std())] for d in draws],
+        "spread_over_seeds": float(np.std([d.mean() for d in draws])),
+        "findings": [m["findings"] for m in members],
+        "log_scores_of_single_networks": [float(metrics.log_score(target, p)) for p in singles],
+        "log_score_of_the_mean": float(metrics.log_score(target, average)),
+        "mean_against_the_first": [paired.estimate, paired.low, paired.high],
+        "seconds": [m["seconds"] for m in members],
+    }
+    columns = ("model", "β₁ mean", "β₁ sd", "5 %", "95 %", "verdict")
+    name = "patients" if by_patient else "split"
+    data = runs.load_pictures(by_patient)
+    shown = data.rows("test")[: settings(scale)["num_rows"]]
+    return [
+        Heading(f"The effect of age beside cross-fitted networks, {where}"),
+        Listing(f"effect_{name}", Table(columns, rows, digits=3), f"Intervals contain the last layers.{text}"),
+        f"The mean of all networks minus the first one: {paired} in log score per picture (paired, 95 %).",
+        Picture(
+            f"pictures_{name}",
+            _pictures(
+                np.asarray(data.images[shown[_examples(average, target)]]), data.age[shown], members[0], average, target
+            ),
+            "Test pictures from low to high risk: age, outcome, probability, and its 90 % interval.",
+        ),
+    ]
+
+
+def _examples(probability: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Return three pictures without and three with a melanoma, at spread-out ranks of risk."""
+    chosen = []
+    for outcome in (0, 1):
+        own = np.flatnonzero(target == outcome)
+        own = own[np.argsort(probability[own])]
+        chosen += [own[int(share * (len(own) - 1))] for share in (0.1, 0.5, 0.95)] if len(own) else []
+    return np.array(sorted(chosen, key=lambda row: probability[row]), int)
+
+
+def _pictures(
+    images: np.ndarray, ages: np.ndarray, member: dict[str, Any], average: np.ndarray, target: np.ndarray
+) -> Figure:
+    rows = _examples(average, target)
+    figure = new_figure(1.6 * len(rows), 2.3)
+    for axes, row, image in zip(new_axes(figure, 1, len(rows))[0], rows, images, strict=True):
+        axes.imshow(image)
+        axes.set_axis_off()
+        low, high = 1 / (1 + np.exp(-member["linear"][row, 1:]))
+        outcome = "melanoma" if target[row] else "benign"
+        axes.set_title(
+            f"{ages[row]:.0f} years, {outcome}\n{member['test'][row]:.1%} ({low:.1%}, {high:.1%})", fontsize=7
+        )
+    return figure
 
 
 def _row(

@@ -136,6 +136,22 @@ def bootstrap(
     }
 
 
+def paired_difference(target: np.ndarray, one: np.ndarray, other: np.ndarray, level: float = LEVEL) -> Interval:
+    """Return the difference of the mean log scores of two predictions of the same rows, with its interval.
+
+    The rows are the same, so that what makes some of them hard for both is no part of the uncertainty.
+
+    Example:
+        >>> y, p = np.array([0, 1, 0, 1]), np.array([0.2, 0.6, 0.4, 0.9])
+        >>> paired_difference(y, p, p).estimate
+        0.0
+    """
+    scores = [_log_scores(*_probabilities(target, probability)) for probability in (one, other)]
+    rows = scores[0] - scores[1]
+    half = float(norm.ppf(0.5 + level / 2) * rows.std(ddof=1)) / len(rows) ** 0.5
+    return Interval(float(rows.mean()), float(rows.mean()) - half, float(rows.mean()) + half)
+
+
 def calibration_curve(target: np.ndarray, probability: np.ndarray, num_bins: int = 10) -> Calibration:
     """Return the calibration in bins between quantiles of the probabilities; equal probabilities share a bin."""
     if num_bins < 1:

@@ -11,11 +11,11 @@ from bernflow.calibrate import Calibration, calibrate
 from bernflow.compare import Comparison, compare, compare_models
 from bernflow.diagnostics import Diagnostics
 from bernflow.errors import ArgumentError, BernflowError, FileFormatError, FileWriteError, ModelError
-from bernflow.fit import fit, load
+from bernflow.fit import fit
 from bernflow.many import FitResult, map_fits
 from bernflow.models import Model, from_log_density, from_pymc, from_stan
 from bernflow.posterior import Posterior
-from bernflow.semistructured import SemiStructured
+from bernflow.semistructured import SemiStructured, load
 
 __all__ = [
     "ArgumentError",

@@ -42,6 +42,15 @@ def test_m1_and_m3_run_end_to_end(pictures):
     assert np.std(result["draws/beta_1"]) > 0.0
 
 
+def test_the_cross_fitted_model_runs_end_to_end(pictures):
+    result = runs.run_effect("paper", 0, 2, "float32", False)
+    assert result["test"].shape == (64,)
+    assert result["linear"].shape == result["images"].shape == (64, 3)
+    assert np.all(np.diff(result["linear"][:, [1, 0, 2]]) >= 0)
+    assert np.std(result["draws/beta_1"]) > 0.0
+    assert isinstance(result["findings"], list)
+
+
 def test_without_pictures_the_way_to_them_is_told(monkeypatch):
     monkeypatch.delenv(runs.DATA_VARIABLE, raising=False)
     runs.load_pictures.cache_clear()
@@ -56,9 +65,9 @@ def test_models_are_chosen_by_what_is_there(monkeypatch):
     assert len(experiment.tasks("full")) == 3
     monkeypatch.setenv(runs.DATA_VARIABLE, "somewhere")
     assert experiment.chosen_models() == ("M1", "M2", "M3")
-    assert len(experiment.tasks("full")) == 3 + 2  # a smaller run where there is no accelerator
+    assert len(experiment.tasks("full")) == 3 + 2 + 1  # a smaller run where there is no accelerator
     monkeypatch.setenv(experiment.FULL_VARIABLE, "1")
-    assert len(experiment.tasks("full")) == 3 + 18
+    assert len(experiment.tasks("full")) == 3 + 18 + 6
     monkeypatch.setenv(experiment.DTYPE_VARIABLE, "float32")
     assert {t.arguments["dtype"] for t in experiment.tasks("full") if "dtype" in t.arguments} == {"float32"}
     monkeypatch.setenv(experiment.MODELS_VARIABLE, "m3")

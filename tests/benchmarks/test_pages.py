@@ -95,10 +95,32 @@ def run_m3(rng, epochs, **_):
     }
 
 
+def run_effect(rng, **_):
+    num = NUM_PICTURES["test"]
+    num = len(np.zeros(num)[: melanoma.settings("tiny")["num_rows"]])
+    probability = {name: rng.uniform(0.01, 0.9, num) for name in ("test", "test/0", "test/1")}
+    interval = np.sort(rng.normal(size=(num, 3)), 1)[:, [1, 0, 2]]
+    return {
+        **probability,
+        "seconds": 9.0,
+        "draws/beta_1": rng.normal(0.5, 0.1, 400),
+        "verdict": "good",
+        "findings": [],
+        "linear": interval,
+        "images": interval,
+    }
+
+
 def made_up(task):
     rng = np.random.default_rng(zlib.crc32(task.identity.encode()))
     name = task.function.rpartition(":")[2]
-    makers = {"fit_once": fit_once, "fit_curve": fit_curve, "run_nuts": run_nuts, "run_m2": run_m2}
+    makers = {
+        "fit_once": fit_once,
+        "fit_curve": fit_curve,
+        "run_nuts": run_nuts,
+        "run_m2": run_m2,
+        "run_effect": run_effect,
+    }
     return makers.get(name, run_m3)(rng, **task.arguments)
 
 
@@ -191,6 +213,8 @@ def test_melanoma_with_pictures(tmp_path, capsys, monkeypatch, pictures):
     assert numbers["m2"]["full"]["log_score"] == -0.0862
     assert numbers["M3, paper's split"]["device"] == "a test"
     assert numbers["M3, paper's split"]["beta_1"][0] == pytest.approx([0.5, 0.1], abs=0.03)
+    assert numbers["M3, cross-fitted, paper's split"]["beta_1"][0] == pytest.approx([0.5, 0.1], abs=0.03)
+    assert "Beside the pictures, the effect differs by" in text
     assert "An epoch of training on a test" in text
     assert "A smaller run: 64 pictures of each part" in text
 

@@ -9,7 +9,8 @@ ROOT = Path(bernflow.__file__).parents[2] / "benchmarks"
 PUBLIC = {"bernflow", "bernflow.cli", "bernflow.diagnostics", "bernflow.numpyro", "bernflow.plots"}
 # Private modules by package of `benchmarks`. This list may only become shorter: a test fails where an entry is not
 # needed any more. `speed` times compiled training steps and their parts, `stopping` continues a training beyond its
-# end, `melanoma` trains networks with a validation set, and `study.writing` takes helpers for files for all of them.
+# end, `semistructured` maps training and posterior over data sets, `melanoma` trains networks with a validation set,
+# and `study.writing` takes helpers for files for all of them.
 ALLOWED = {
     "accuracy": "diagnostics.agreement diagnostics.chains fit.engine fit.start plots.style",
     "melanoma": (
@@ -21,6 +22,10 @@ ALLOWED = {
     "nuts": "diagnostics.chains",
     "paper": "plots.style",
     "posteriordb": "diagnostics.agreement precision",
+    "semistructured": (
+        "models.network plots.style semistructured.crossfit semistructured.features semistructured.fitting "
+        "semistructured.lastlayer semistructured.training semistructured.verdict"
+    ),
     "speed": (
         "diagnostics.chains fit.building fit.deadline fit.evaluation fit.minibatches fit.settings fit.start "
         "fit.train.batches fit.train.objective fit.train.recipe fit.train.scan fit.train.state fit.train.steps "

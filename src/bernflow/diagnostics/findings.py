@@ -15,11 +15,13 @@ VERDICTS: tuple[Verdict, ...] = ("good", "usable", "poor")
 # Kinds of findings, in the order in which they are said. Of those that decide the verdict, the first is its headline.
 IMPROPER, UNRESOLVED, INVALID, MISSING = "improper", "unresolved", "invalid", "missing"
 WEIGHTS, UNSEARCHED = "weights", "unsearched"
+# What limits the effects of a semi-structured model, whatever the flow is like.
+EFFECT = "effect"
 ROWS, ZERO_DENSITY, SKIPPED, STOPPED, REFINED, OTHER_MODEL = "rows", "zero", "skipped", "stopped", "refined", "model"
 # The sentence of a file that was written before findings were kept.
 SAVED = "saved"
 FINDINGS = (
-    *(IMPROPER, UNRESOLVED, INVALID, SAVED, MISSING, WEIGHTS, UNSEARCHED),
+    *(IMPROPER, UNRESOLVED, INVALID, SAVED, MISSING, EFFECT, WEIGHTS, UNSEARCHED),
     *(ROWS, ZERO_DENSITY, SKIPPED, STOPPED, REFINED, OTHER_MODEL),
 )
 # After these the weights tell nothing, so that nothing else is said of them.
@@ -152,7 +154,8 @@ class Diagnostics:
         """Return whether importance weights correct what the fit left over, so that draws are weighted by default."""
         # What lies elsewhere has no weight: it must not matter.
         reliable = self.khat <= USABLE_KHAT and self.ess_fraction >= USABLE_ESS
-        return self.verdict == "usable" and reliable and not self.misses_mass
+        limited = any(finding.kind == EFFECT for finding in self.findings)
+        return self.verdict == "usable" and reliable and not (self.misses_mass or limited)
 
     def adding(self, *findings: Finding, **changes: Any) -> "Diagnostics":
         """Return the diagnostics with more findings, and other changes of their fields."""

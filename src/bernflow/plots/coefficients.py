@@ -1,4 +1,4 @@
-"""Coefficients and training curves of a semi-structured model."""
+"""Coefficients of a semi-structured model beside the curves of its training."""
 
 from collections.abc import Mapping, Sequence
 
@@ -23,8 +23,8 @@ def plot_coefficients(
 
     Args:
         draws: draws (num,) by coefficient; the first 20 are shown.
-        histories: "epoch", "elbo" and, with validation, "valid_score", for every network.
-        best_epochs: the epoch of the selected weights, for every network; 0 for the last epoch.
+        histories: "epoch", "loss" and, where there was validation, "valid_score", for every network.
+        best_epochs: the epoch whose weights were kept, for every network; 0 where it was the last one.
         title: line above the figure.
     """
     stay_static("The figure of coefficients")
@@ -35,18 +35,18 @@ def plot_coefficients(
         figure = HouseFigure(figsize=(9.0, height), layout="constrained")
         grid = figure.add_gridspec(2 if has_scores else 1, 2, width_ratios=(1.35, 1.0))
         _draw_ridges(figure.add_subplot(grid[:, 0]), shown, len(draws))
-        curves = [("elbo", "ELBO")] + ([("valid_score", "validation log score")] if has_scores else [])
+        curves = [("loss", "loss")] + ([("valid_score", "validation log score")] if has_scores else [])
         for i, (name, label) in enumerate(curves):
             axes = figure.add_subplot(grid[i, 1])
             _draw_curves(axes, name, histories, best_epochs)
             axes.set_ylabel(label)
         axes.set_xlabel("epoch")
-        figure.set_heading(title, **LITERAL)
+        figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=11, **LITERAL)
     return figure
 
 
 def _draw_ridges(axes: Axes, draws: Mapping[str, np.ndarray], total: int) -> None:
-    """Draw densities with median and 90 % interval, the first coefficient at the top."""
+    """Draw the first coefficient at the top, with median and 90 % interval below every density."""
     for row, values in enumerate(draws.values()):
         base = len(draws) - 1 - row
         grid, density = estimate_density(np.asarray(values, np.float64))
@@ -77,6 +77,6 @@ def _draw_curves(
             axes.plot([best], [history[name][best - 1]], "o", color=ACCENT, markersize=4.5)
     finite = values[np.isfinite(values)]
     if len(finite) > 4:
-        # Exclude the first epochs, whose values are far below, from the range of the axis.
+        # The first epochs lie far below; what matters is the approach to the end.
         bottom, top = np.quantile(finite, 0.05), finite.max()
         axes.set_ylim(bottom - 0.08 * (top - bottom) - 1e-9, top + 0.08 * (top - bottom) + 1e-9)

@@ -5,39 +5,40 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import PyTree
 
 from bernflow.errors import ArgumentError
 from bernflow.files import ensure_writable
-from bernflow.fit.train.state import TrainState
 from bernflow.posterior.container import Kind, read_container, write_container
 from bernflow.posterior.trees import fill_arrays, named_arrays
+from bernflow.semistructured.training import Kept, Trainee
 
 KIND = Kind(
     "bernflow-semistructured-checkpoint",
-    4,
+    5,
     "a checkpoint",
-    "SemiStructured.fit(checkpoint=...)",
+    "SemiStructured.fit(resume=...)",
     "delete it to begin anew",
 )
 
 
 class Progress(NamedTuple):
-    """How far a training is.
+    """How far the training of one network is.
 
     Attributes:
         epoch: epochs done.
-        trainee: flow, weights, state and optimizers after them.
-        best_epoch: epoch with the highest validation score, 0 where there is none.
-        best: flow, weights and state after that epoch.
+        trainee: weights, state, coefficients and optimizers after them.
+        best_epoch: epoch with the highest score on rows left out, 0 where there is none.
+        best: weights, state and coefficients after that epoch.
+        middle: the same half of the way there, or None before that.
         stopped: whether the training has ended before its last epoch.
         history: one array per name, one value per epoch.
     """
 
     epoch: int
-    trainee: TrainState
+    trainee: Trainee
     best_epoch: int
-    best: tuple[PyTree, PyTree, PyTree] | None
+    best: Kept | None
+    middle: Kept | None
     stopped: bool
     history: dict[str, np.ndarray]
 
@@ -57,17 +58,18 @@ class Checkpoint:
     def write(self, progress: Progress) -> None:
         """Write the progress; the file is complete on disk before it takes the place of the last one."""
         arrays = named_arrays("trainee", progress.trainee) | {f"history_{k}": v for k, v in progress.history.items()}
-        if progress.best is not None:
-            arrays |= named_arrays("best", progress.best)
+        for name, kept in (("best", progress.best), ("middle", progress.middle)):
+            arrays |= {} if kept is None else named_arrays(name, kept)
         facts = {
             "arguments": self._arguments,
             "epoch": progress.epoch,
             "best_epoch": progress.best_epoch,
+            "has_middle": progress.middle is not None,
             "stopped": progress.stopped,
         }
         write_container(self.path, KIND, facts, arrays)
 
-    def read(self, template: TrainState) -> Progress | None:
+    def read(self, template: Trainee) -> Progress | None:
         """Return the progress of an earlier call, or None where there is none.
 
         Args:
@@ -83,12 +85,15 @@ class Checkpoint:
         self._compare(arguments)
         try:
             current = fill_arrays("trainee", template, arrays)
-            best = fill_arrays("best", template[:3], arrays) if manifest["best_epoch"] else None
+            kept = Kept(*template[:3])
+            best = Kept(*fill_arrays("best", kept, arrays)) if manifest["best_epoch"] else None
+            middle = Kept(*fill_arrays("middle", kept, arrays)) if manifest["has_middle"] else None
             return Progress(
                 epoch=int(manifest["epoch"]),
-                trainee=TrainState(*current),
+                trainee=Trainee(*current),
                 best_epoch=int(manifest["best_epoch"]),
                 best=best,
+                middle=middle,
                 stopped=bool(manifest["stopped"]),
                 history={k.removeprefix("history_"): v for k, v in arrays.items() if k.startswith("history_")},
             )
@@ -101,7 +106,7 @@ class Checkpoint:
             there = ", ".join(f"{name}={stored.get(name)!r}" for name in names)
             here = ", ".join(f"{name}={self._arguments.get(name)!r}" for name in names)
             raise ArgumentError(
-                f"checkpoint: {self.path} belongs to another training ({there}; now {here}): expected the same "
+                f"resume: {self.path} belongs to another training ({there}; now {here}): expected the same "
                 "arguments and data. Choose another folder, or delete that file to begin anew."
             )
 
@@ -112,6 +117,6 @@ def open_folder(folder: Any) -> Path:
         return ensure_writable(folder)
     except (OSError, TypeError) as error:
         raise ArgumentError(
-            f"checkpoint={folder!r} cannot be written to ({error.__cause__ or error}): expected a folder, which is "
+            f"resume={folder!r} cannot be written to ({error.__cause__ or error}): expected a folder, which is "
             "created if need be. Choose another one, or free its place."
         ) from error

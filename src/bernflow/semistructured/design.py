@@ -3,6 +3,7 @@
 import ast
 import re
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,19 +18,18 @@ _MARKS = re.compile(r"\x1b\[[0-9;]*m|[⧛⧚]")
 
 
 class Formula:
-    """A formula whose intercept belongs to the network, unless it is written out.
+    """The right-hand side of a formula, with the meaning that it has in R.
 
     Args:
-        text: right-hand side of a formula in the grammar of formulaic, such as "age + C(sex)".
+        text: in the grammar of formulaic, such as "age + C(sex)"; "0 + ..." leaves the intercept out.
 
     Attributes:
-        has_intercept: whether the formula asks for an intercept ("1 + age").
+        has_intercept: whether the formula has an intercept.
     """
 
     def __init__(self, text: str):
         formulaic = import_formulaic()
         from formulaic.errors import FormulaicError
-        from formulaic.parser import DefaultFormulaParser
 
         if not isinstance(text, str) or not text.strip():
             raise ArgumentError(
@@ -37,9 +37,7 @@ class Formula:
             )
         self.text = text
         try:
-            # With the intercept, so that a category is coded against its first level; its column is dropped afterwards.
             self.terms = formulaic.Formula(text)
-            written = formulaic.Formula(text, _parser=DefaultFormulaParser(include_intercept=False))
         except FormulaicError as error:
             why = " ".join(_MARKS.sub("", str(error)).split())
             raise ArgumentError(
@@ -50,7 +48,7 @@ class Formula:
                 f"formula={text!r} has more than one part: expected the right-hand side only, without the outcome and "
                 '"~", such as "age + C(sex)". The outcome is given to fit as y.'
             )
-        self.has_intercept = any(not term.factors or str(term) == "1" for term in written)
+        self.has_intercept = any(not term.factors or str(term) == "1" for term in self.terms)
         self.factors = {factor.expr: factor for term in self.terms for factor in term.factors}
 
     def variables(self, columns: list[str]) -> dict[str, list[str]]:
@@ -58,37 +56,128 @@ class Formula:
         return {expr: _names(factor, columns) for expr, factor in self.factors.items()}
 
 
+class Columns:
+    """Numeric columns of the table as they are, with an intercept; formulaic is not needed for these.
+
+    Args:
+        names: names of the columns.
+    """
+
+    def __init__(self, names: Sequence[str]):
+        if not names or not all(isinstance(name, str) for name in names):
+            raise ArgumentError(f"formula={names!r}: expected a formula, or a list of names of columns.")
+        self.names, self.text, self.has_intercept = tuple(names), " + ".join(names), True
+
+    def take(self, table: Any, where: str) -> Float[np.ndarray, "n p"]:
+        """Return the columns of a table."""
+        columns = []
+        for name in self.names:
+            try:
+                values = np.asarray(table[name], np.float64)
+            except (KeyError, IndexError, TypeError, ValueError) as error:
+                raise ArgumentError(
+                    f"{where}: the column {name!r} does not exist, or is not numeric ({error}): expected a column of "
+                    "numbers. Categories need a formula."
+                ) from error
+            bad = np.flatnonzero(~np.isfinite(values))
+            if len(bad):
+                raise ArgumentError(
+                    f"{where}: the column {name!r} has {len(bad)} values that are missing or not finite, the first "
+                    f"in row {bad[0]} (counted from 0): expected complete columns."
+                )
+            columns.append(values)
+        return np.stack(columns, 1)
+
+
+def read_formula(formula: Any) -> Formula | Columns:
+    """Return a formula, or columns where a list of names was given."""
+    return Columns(formula) if isinstance(formula, list | tuple) else Formula(formula)
+
+
 class Design:
     """The matrix of a formula, fixed by the table of the training.
+
+    The network has a level of its own, so that there is one whether or not the formula has an intercept; it is left out
+    only where the columns add up to a constant ("0 + C(sex)").
 
     Args:
         formula: the formula.
         table: the table of the training.
+        has_cutpoints: whether the outcome has cutpoints, which take the place of the level.
 
     Attributes:
-        matrix: one column per coefficient for the table of the training.
+        matrix: one column per coefficient for the table of the training, without the intercept.
         names: names of the columns.
+        has_intercept: whether the intercept is reported.
+        has_level: whether a constant is among the parameters.
+        mean: mean of the columns; zero where there is no constant to take it up.
+        scale: standard deviation of the columns.
+        kept: the columns of the table that the formula uses.
     """
 
-    def __init__(self, formula: Formula, table: Any):
+    def __init__(self, formula: Formula | Columns, table: Any, has_cutpoints: bool = False):
         self.formula = formula
+        self.has_intercept = formula.has_intercept and not has_cutpoints
+        if isinstance(formula, Columns):
+            self.names, self.matrix = formula.names, formula.take(table, "table")
+            self.kept = dict(zip(self.names, self.matrix.T, strict=True))
+        else:
+            self._evaluate_first(formula, table)
+        if not self.names and not self.has_intercept:
+            raise ArgumentError(f"formula={formula.text!r} has no columns: expected at least one.")
+        if not len(self.matrix):
+            raise ArgumentError("table is empty: expected at least one row.")
+        constant = np.ones((len(self.matrix), 1))
+        free = formula.has_intercept or has_cutpoints or _rank(np.hstack([self.matrix, constant])) > _rank(self.matrix)
+        self.has_level = free and not has_cutpoints
+        self._check_columns(free)
+        self.mean = self.matrix.mean(0) if free else np.zeros(len(self.names))
+        self.scale = self.matrix.std(0)
+
+    def _evaluate_first(self, formula: Formula, table: Any) -> None:
+        """Code the table of the training."""
         frame = as_frame(table, "table")
-        self._used = self._check(frame, "table")
+        self.kept = {name: frame[name].to_numpy() for name in self._check(formula, frame, "table")}
         matrix = _evaluate(formula, lambda: formula.terms.get_model_matrix(frame, context={}, na_action="ignore"))
         self._spec = matrix.model_spec
-        columns = list(matrix.columns)
-        # "0 + C(sex)" has no such column: the user wants one coefficient per level.
-        self._kept = [name for name in columns if formula.has_intercept or name != INTERCEPT]
-        self.names = tuple(str(name) for name in self._kept)
-        if not self.names:
-            raise ArgumentError(f"formula={formula.text!r} has no columns: expected at least one.")
-        self._levels = self._find_levels(frame)
+        self._columns = [name for name in matrix.columns if name != INTERCEPT]
+        self.names = tuple(map(str, self._columns))
+        self._levels = self._find_levels(formula, frame)
         self.matrix = self._finite(matrix, "table")
+
+    def standardize(self, matrix: Float[np.ndarray, "n p"]) -> Float[np.ndarray, "n q"]:
+        """Center and scale columns, and append the constant, if there is one."""
+        columns = (matrix - self.mean) / self.scale
+        return np.hstack([columns, np.ones((len(matrix), 1))]) if self.has_level else columns
+
+    def _check_columns(self, free: bool) -> None:
+        """Refuse columns whose coefficients no data could tell."""
+        for name, column in zip(self.names, self.matrix.T, strict=True):
+            if np.ptp(column) <= 1e-12 * np.abs(column).max(initial=0.0):
+                raise ArgumentError(
+                    f"table: the column {name!r} of the formula {self.formula.text!r} has the same value {column[0]:g} "
+                    "in every row, so that it has no effect to estimate: leave it out of the formula."
+                )
+        # Scaled, so that units do not matter.
+        matrix = (self.matrix - self.matrix.mean(0) * free) / self.matrix.std(0)
+        for j in range(1, len(self.names)):
+            before, column = matrix[:, :j], matrix[:, j]
+            solution = np.linalg.lstsq(before, column, rcond=None)[0]
+            if np.abs(column - before @ solution).max() <= 1e-7 * np.abs(column).max():
+                culprits = [name for name, share in zip(self.names, solution, strict=False) if abs(share) > 1e-7]
+                raise ArgumentError(
+                    f"table: the column {self.names[j]!r} of the formula {self.formula.text!r} is determined by "
+                    f"{', '.join(map(repr, culprits))}{' and the intercept' if free else ''}, so that their effects "
+                    "cannot be told apart: leave one of them out."
+                )
 
     def __call__(self, table: Any, where: str = "table") -> Float[np.ndarray, "n p"]:
         """Return the matrix for another table."""
+        if isinstance(self.formula, Columns):
+            return self.formula.take(table, where)
         frame = as_frame(table, where)
-        self._check(frame, where)
+        formula = self.formula
+        self._check(formula, frame, where)
         for name, levels in self._levels.items():
             unseen = [value for value in dict.fromkeys(frame[name].tolist()) if value not in levels]
             if unseen:
@@ -99,16 +188,16 @@ class Design:
                     + f", which the training has not seen: expected one of {known}. Drop these rows, or merge the "
                     "category with a known one before the fit."
                 )
-        return self._finite(_evaluate(self.formula, lambda: self._spec.get_model_matrix(frame, context={})), where)
+        return self._finite(_evaluate(formula, lambda: self._spec.get_model_matrix(frame, context={})), where)
 
-    def _check(self, frame: Any, where: str) -> list[str]:
+    def _check(self, formula: Formula, frame: Any, where: str) -> list[str]:
         """Refuse unknown columns and missing values; return the columns in use."""
         columns = [str(name) for name in frame.columns]
-        used = list(dict.fromkeys(name for names in self.formula.variables(columns).values() for name in names))
+        used = list(dict.fromkeys(name for names in formula.variables(columns).values() for name in names))
         for name in used:
             if name not in columns:
                 raise ArgumentError(
-                    f"{where}: the formula {self.formula.text!r} asks for the column {name!r}, which does not exist: "
+                    f"{where}: the formula {formula.text!r} asks for the column {name!r}, which does not exist: "
                     f"expected one of {', '.join(map(repr, columns[:30]))}. Correct the formula, or add the column."
                 )
             missing = np.flatnonzero(frame[name].isna().to_numpy())
@@ -120,10 +209,10 @@ class Design:
                 )
         return used
 
-    def _find_levels(self, frame: Any) -> dict[str, set]:
+    def _find_levels(self, formula: Formula, frame: Any) -> dict[str, set]:
         """Return the known values of every column that is coded as a category."""
         levels: dict[str, set] = {}
-        variables = self.formula.variables([str(name) for name in frame.columns])
+        variables = formula.variables([str(name) for name in frame.columns])
         for expr, (kind, _) in self._spec.encoder_state.items():
             names = variables.get(str(expr), [])
             if kind.value == "categorical" and len(names) == 1:
@@ -132,7 +221,7 @@ class Design:
         return levels
 
     def _finite(self, matrix: Any, where: str) -> Float[np.ndarray, "n p"]:
-        values = matrix[self._kept].to_numpy(dtype=np.float64)
+        values = matrix[self._columns].to_numpy(dtype=np.float64)
         bad = ~np.isfinite(values)
         if bad.any():
             row, column = (int(i) for i in np.argwhere(bad)[0])
@@ -169,7 +258,17 @@ def as_frame(table: Any, where: str) -> Any:
         except ValueError as error:
             sizes = {str(name): np.shape(column) for name, column in table.items()}
             raise ArgumentError(f"{where} has columns of the shapes {sizes}: expected one length for all.") from error
-    raise ArgumentError(f"{where} is a {type(table).__name__}: expected a pandas DataFrame or a dict of columns.")
+    if hasattr(table, "get_columns") and hasattr(table, "schema"):  # polars
+        return pd.DataFrame({column.name: column.to_numpy() for column in table.get_columns()})
+    raise ArgumentError(
+        f"{where} is a {type(table).__name__}: expected a data frame of pandas or polars, or a dict of columns."
+    )
+
+
+def _rank(matrix: np.ndarray) -> int:
+    if not matrix.shape[1]:
+        return 0
+    return int(np.linalg.matrix_rank(matrix / np.maximum(np.abs(matrix).max(0), 1e-300)))
 
 
 def _evaluate(formula: Formula, build: Any) -> Any:

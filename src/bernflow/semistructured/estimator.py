@@ -1,48 +1,52 @@
 """`SemiStructured`: a network for the images, a Bayesian regression for the table, one outcome."""
 
 from collections.abc import Callable
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 import optax
 
-from bernflow.errors import ArgumentError
+from bernflow.errors import ArgumentError, BernflowError
 from bernflow.fingerprint import fingerprint
-from bernflow.fit.api import refine
-from bernflow.fit.bar import Bar
-from bernflow.fit.deadline import Deadline
-from bernflow.fit.engine import warn_if_poor
-from bernflow.fit.minibatches import WEIGHTS_OPTIMIZER, NetworkTraining, fit_minibatches
-from bernflow.fit.run import Run
-from bernflow.fit.settings import Settings, check_count, resolve_settings
-from bernflow.fit.train.loop import run_alone
+from bernflow.fit.settings import check_count, resolve_settings
 from bernflow.keys import as_key
-from bernflow.models.network import Network, check_output, evaluate
+from bernflow.models.network import Network, check_output
 from bernflow.posterior import Posterior
-from bernflow.precision import use_precision
+from bernflow.precision import resolve_precision, use_precision
 from bernflow.semistructured import prediction
-from bernflow.semistructured.checkpoint import Checkpoint, open_folder
-from bernflow.semistructured.coefficients import coefficient_draws, tabulate
-from bernflow.semistructured.design import Design, Formula
-from bernflow.semistructured.identity import describe_prior
-from bernflow.semistructured.members import NetworkSource
-from bernflow.semistructured.outcomes import check_network_output, check_outcome, check_prior
-from bernflow.semistructured.plan import Member, Plan
-from bernflow.semistructured.prediction import Inputs
-from bernflow.semistructured.rows import check_data, check_rows, check_valid
-from bernflow.semistructured.training import Follower
+from bernflow.semistructured.checkpoint import open_folder
+from bernflow.semistructured.design import Design, read_formula
+from bernflow.semistructured.drawing import draw_by_network
+from bernflow.semistructured.fitting import (
+    Effects,
+    Options,
+    Problem,
+    Trained,
+    begin_theta,
+    choose_optimizer,
+    default_batch_size,
+    infer,
+    pose,
+    scale_outcome,
+    train_networks,
+)
+from bernflow.semistructured.members import NetworkSource, missing_network
+from bernflow.semistructured.outcomes import check_network_output, check_outcome, check_prior, describe_prior
+from bernflow.semistructured.parameters import Parameters
+from bernflow.semistructured.rows import check_data, check_groups, check_rows, check_valid, take_column
+from bernflow.semistructured.tables import by_coefficient, tabulate
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-# Posterior draws behind the table of coefficients.
-NUM_TABLE_DRAWS = 4000
-KINDS = ("mean", "proba", "draws")
+KINDS = ("mean", "proba", "draws", "linear", "images")
 
 
-class SemiStructured:
+class SemiStructured(Parameters):
     """A regression on a table whose unexplained part is a deep network of images (or any other tensor).
 
     With the columns X of the table and the output h of the network, one number per row (K-1 for K classes),
@@ -51,230 +55,231 @@ class SemiStructured:
 
     and eta is the logit of P(y = 1) ("bernoulli"), the mean ("gaussian", sigma ~ HalfNormal(sd of y)), the log rate
     ("poisson"), the location of a cumulative logit with K-1 ordered cutpoints ~ Normal(0, 5) ("ordinal"), or the K-1
-    logits of the classes 1, ..., K-1 against class 0 ("categorical"). The weights of the network are point estimates,
-    beta has a posterior, and both are trained together by the ELBO on minibatches; afterwards the posterior is fitted
-    once more to all rows given the trained network. So the posterior of beta is conditional on the network's point
-    estimate: what the uncertainty of the weights adds is not in it. An ensemble shows part of that, because each
-    network ends elsewhere.
+    logits of the classes 1, ..., K-1 against class 0 ("categorical").
 
-    That holds for the intercept, too, as long as the network owns it. The sd of the coefficient of a column with mean
-    m and sd s comes out too small by up to a factor sqrt(1 + m^2 / s^2): nothing for a centered column, 1.4 for a
-    category of half of the rows, 4 for an age of 60 +- 15. Center such columns, `center(age)` or `scale(age)`, or write
-    the intercept, "1 + age + C(sex)", so that it has a posterior beside the other coefficients.
+    The networks are cross-fitted: each is trained on all rows but those of its fold, and the posterior of beta comes
+    from rows that the networks have not seen. It is a joint posterior of beta and of the last layers of the networks,
+    integrated over these, so that its intervals contain what is uncertain about the last layers. What the layers below
+    them have learned is fixed; see "The posterior of an effect beside a network" in the documentation.
 
-    The columns are used as they are. The default prior, Normal(0, 2.5) for every coefficient, fits columns whose values
-    differ by about one: write `scale(age)` (mean 0, sd 1) or `I(age / 10)` (per ten years) in the formula, or give a
-    prior; with "gaussian" the prior also has to match the unit of y.
-
-    Orthogonalization. Where images show what the table says (a face shows the age), network and coefficients can both
-    explain it, and beta is what the network happens to leave over. With `orthogonalize=True` the part of h that is
-    linear in the columns is taken out, h - Z Z^+ h with Z the centered columns, so that whatever is linear in the table
-    is counted for beta, which then means what it means in a regression on the table alone. In training the projection
-    is that of each batch (batches must have many more rows than the formula has columns), in the final posterior and in
-    predictions that of all training rows. The limits: only linear effects are taken out, the network may still learn a
-    curve in age; with a link that is not linear, coefficients also change because the images explain more of the
-    outcome; and an effect that images have through the table is no longer seen as one of the images.
+    The formula means what it means in R. Columns are centered and scaled inside, so that units and origins do not
+    matter; effects are reported in the units of the table.
 
     Args:
-        network: an equinox module for one input, a pair of such a module and its state, a flax.nnx module for a
-            batch, a bernflow `Network`, or a function of a random key that makes one of these. It owns the intercept.
-        formula: columns of the table in the grammar of formulaic. There is no intercept, unless it is written
-            ("1 + age").
+        network: an equinox or flax.nnx network, or a function of a random key that makes one.
+        formula: right-hand side of a formula, such as "age + C(sex)"; "0 + ..." leaves the intercept out. Or a list of
+            names of numeric columns, which needs no formulaic.
         outcome: "bernoulli", "gaussian", "poisson", "ordinal" or "categorical".
-        prior: a NumPyro distribution for every coefficient, or a dict of them by column of the formula; default
-            Normal(0, 2.5).
-        family: family of the posterior, as in `bf.fit`.
-        augment: `augment(key, images)` returns a batch of images to train on in place of the batch given.
-        ensemble: number of networks, each with a posterior of its own; `network` is then a function of a key.
-        orthogonalize: take out of the network's output what is linear in the table.
-        precision: as in `bf.fit`; images that are not of double precision stay as they are.
-
-    Attributes:
-        posteriors: one `Posterior` per network; its coefficients have the names of the columns.
-        networks: the trained networks, frozen.
-        histories: one dict per network with "epoch", "elbo", "elbo_se" and, with validation, "valid_score".
-        best_epochs: the epoch whose weights were kept, one per network; 0 without validation.
+        prior: a NumPyro distribution for all coefficients, or a dict of them by column, in the units of the table. The
+            default is Normal(0, 2.5) per standard deviation of the column (and of a measured y); see `priors`.
+        family: family of the flow, as in `fit`.
+        augment: `augment(key, images)` changes a batch of images in training.
+        networks: number of networks and folds, at least 2. Two cost as much as one network on all rows; with five, each
+            network sees 80 % of the rows, which predicts better and costs four times as much.
+        precision: "float32" or "float64" for the training, as in `fit`.
+        images: name of the column of the table that holds the images. `fit`, `predict` and `score` are then called
+            without images, as scikit-learn does: `fit(table, y)`.
 
     Example:
         >>> import equinox as eqx, jax, numpy as np, bernflow as bf
         >>> rng = np.random.default_rng(0)
-        >>> images, table = rng.normal(size=(200, 3)), {"age": rng.normal(size=200)}
-        >>> y = rng.random(200) < 1 / (1 + np.exp(-images[:, 0] - table["age"]))
+        >>> images, table = rng.normal(size=(200, 3)), {"age": rng.normal(60, 15, size=200)}
+        >>> y = rng.random(200) < 1 / (1 + np.exp(-images[:, 0] - (table["age"] - 60) / 15))
         >>> network = eqx.nn.Linear(3, "scalar", key=jax.random.key(0))
         >>> model = bf.SemiStructured(network, "age").fit(table, images, y, epochs=2, batch_size=50, progress=False)
         >>> list(model.coefficients().index)
-        ['age']
-        >>> model.predict({"age": [0.0, 1.0]}, images[:2]).shape
+        ['Intercept', 'age']
+        >>> model.predict({"age": [40.0, 80.0]}, images[:2]).shape
         (2,)
     """
 
     def __init__(
         self,
         network: Any,
-        formula: str,
+        formula: str | list[str],
         outcome: str = "bernoulli",
         prior: Any = None,
         family: Any = "bernstein",
         augment: Callable | None = None,
-        ensemble: int = 1,
-        orthogonalize: bool = False,
+        networks: int = 2,
         precision: str | None = None,
+        images: str | None = None,
     ):
-        self.outcome = check_outcome(outcome)
-        self.formula = Formula(formula)
-        if self.formula.has_intercept and outcome == "ordinal":
+        self.network, self.formula, self.outcome, self.prior = network, formula, check_outcome(outcome), prior
+        self.family, self.augment, self.networks = family, augment, check_count("networks", networks, 2)
+        if self.networks < 2:
             raise ArgumentError(
-                f"formula={formula!r} asks for an intercept, and the outcome is 'ordinal', whose cutpoints are the "
-                "intercepts: leave the 1 out."
+                f"networks={networks}: expected at least 2, so that every row has a network that has not seen it."
             )
+        self.precision, self.images = precision, images
+        self._formula = read_formula(formula)
         check_prior(prior)
-        self.prior = prior
-        self.family = family
-        self.ensemble = check_count("ensemble", ensemble, 1)
-        if not isinstance(orthogonalize, bool):
-            raise ArgumentError(f"orthogonalize={orthogonalize!r}: expected True or False.")
-        self.orthogonalize = orthogonalize
-        self.precision = precision
-        self._resolve(None, 1)
-        self._networks = NetworkSource(network, self.ensemble, augment)
-        self._members: list[Member] = []
-        self._design: Design | None = None
+        resolve_settings(
+            family=family,
+            order=None,
+            base=None,
+            steps=None,
+            num_particles=None,
+            restarts=None,
+            components=1,
+            optimizer=None,
+            precision=precision,
+        )
+        self._source = NetworkSource(network, augment)
+        self._problem: Problem | None = None
+        self._trained: list[Trained] = []
+        self._effects: Effects | None = None
+        # What was trained in a call whose later steps failed, by what it depends on.
+        self._left: tuple[str, list[Trained], bool] | None = None
 
     def fit(
         self,
         table: Any,
         images: Any,
-        y: Any,
+        y: Any = None,
         valid: tuple | None = None,
         *,
         epochs: int = 20,
-        batch_size: int = 256,
+        batch_size: int | None = None,
         key: Any = 0,
         learning_rate: float = 1e-3,
         optimizer: optax.GradientTransformation | None = None,
-        num_particles: int = 32,
         patience: int | None = None,
-        checkpoint: Any = None,
+        groups: Any = None,
+        resume: Any = None,
         progress: bool = True,
     ) -> "SemiStructured":
-        """Train the network and the posterior together, then fit the posterior to all rows given the network.
+        """Train the networks, then fit the posterior of the effects on rows that they have not seen.
+
+        The first Ctrl-C ends the training after the current epoch and keeps the best one; the posterior is then fitted
+        with it.
 
         Args:
-            table: pandas DataFrame or dict of columns, N rows.
-            images: inputs of the network, (N, ...).
+            table: data frame of pandas or polars, or dict of columns, N rows.
+            images: inputs of the network, (N, ...); y where the table has a column of images.
             y: outcomes, (N,): 0 and 1, numbers, counts, or classes 0, ..., K-1.
-            valid: (table, images, y) of other rows; the weights of the epoch with the best log score on them are kept.
+            valid: (table, images, y) of other rows. The weights of the epoch with the best log score on them are kept;
+                without it, the score is that of rows of the fold which the network is not trained on.
             epochs: passes over the rows.
-            batch_size: rows per step.
+            batch_size: rows per step. The default is 256; where rows are few, as many as give an epoch 32 steps, and at
+                least 32.
             key: integer seed or `jax.random.key`; the same call gives the same result.
             learning_rate: peak learning rate of the weights, which are trained by Adam; it warms up and decays.
             optimizer: an optax optimizer of the weights with its own rate, in place of Adam; its updates still warm up
-                and decay. It minimizes the negative ELBO, a sum over all N rows.
-            num_particles: posterior draws per step.
-            patience: stop after so many epochs without a better log score on `valid`.
-            checkpoint: folder in which the training is saved after every epoch; a second call with the same arguments
-                and the same folder goes on from there, and ends as if nothing had happened.
-            progress: show a progress bar, in terminals and notebooks.
+                and decay. It minimizes minus the mean log likelihood of a batch.
+            patience: stop after so many epochs without a better log score.
+            groups: (N,), the patient or hospital of every row, say: rows of one group stay in one fold.
+            resume: folder in which the training is saved after every epoch; a second call with the same arguments and
+                the same folder goes on from there, even if the first one was killed.
+            progress: show progress bars, in terminals and notebooks.
         """
-        epochs, batch_size = check_count("epochs", epochs, 1), check_count("batch_size", batch_size, 1)
+        table, images, y = self._split(table, images, y, "fit")
+        check_count("epochs", epochs, 1)
+        if batch_size is not None:
+            check_count("batch_size", batch_size, 1)
         if patience is not None:
             check_count("patience", patience, 1)
-            if valid is None:
-                raise ArgumentError(f"patience={patience} without valid: expected valid=(table, images, y) to stop by.")
-        transformation, rate = _optimizer(optimizer, learning_rate)
-        # A copy of the design, so that a fit that fails leaves the last one usable.
-        design = Design(self.formula, table)
+        transformation, rate = choose_optimizer(optimizer, learning_rate)
+        design = Design(self._formula, table, has_cutpoints=self.outcome == "ordinal")
         data = check_data(self.outcome, design, table, images, y, None)
-        num_classes = int(data.y.max()) + 1 if self.outcome in ("ordinal", "categorical") else 1
+        num_classes = int(data.y.max()) + 1 if self.outcome in ("ordinal", "categorical") else 2
         checked_valid = check_valid(self.outcome, design, valid, num_classes)
-        batch_size = min(batch_size, len(data.y))
-        steps_per_epoch = len(data.y) // batch_size
-        settings = self._resolve(epochs * steps_per_epoch, num_particles)
-        folder = None if checkpoint is None else open_folder(checkpoint)
-        keys = jax.random.split(as_key(key), 2 * self.ensemble).reshape(self.ensemble, 2)
+        checked_groups = check_groups(groups, len(data.y))
+        main_key, network_key, flow_key = jax.random.split(as_key(key), 3)
+        seed = np.asarray(jax.random.key_data(main_key)).ravel().tolist()
+        problem = pose(design, self.outcome, data, num_classes, self.prior, self.networks, seed, checked_groups)
+        precision = resolve_precision(self.precision)
+        batch_size = batch_size or default_batch_size(len(data.y), self.networks)
         arguments = {
-            "formula": self.formula.text,
+            "formula": self.formula,
             "columns": list(design.names),
             "outcome": self.outcome,
             "prior": describe_prior(self.prior),
-            "family": str(self.family),
-            "orthogonalize": self.orthogonalize,
+            "networks": self.networks,
             "rows": len(data.y),
             "data": fingerprint(tuple(data)),
             "valid": None if checked_valid is None else fingerprint(tuple(checked_valid)),
-            "code": fingerprint((self.prior, self._networks, optimizer)),
+            "groups": None if checked_groups is None else fingerprint(checked_groups),
+            "code": fingerprint((self.prior, self._source, optimizer)),
+            "precision": precision,
             "epochs": epochs,
             "batch_size": batch_size,
             "learning_rate": learning_rate,
-            "num_particles": num_particles,
             "patience": patience,
+            "seed": seed,
         }
-        plan = Plan(design, data, checked_valid, self.outcome, num_classes, self.prior, self.orthogonalize)
-        members = []
-        for number, (network_key, train_key) in enumerate(keys):
-            file = None
-            if folder is not None:
-                arguments |= {"key": np.asarray(jax.random.key_data(train_key)).tolist()}
-                file = Checkpoint(folder / f"network-{number}.npz", arguments)
-            network = self._networks(network_key)
-            with use_precision(settings.precision):
-                check_network_output(self.outcome, check_output(network, data.images), num_classes)
-                model = plan.model(network)
-                validate = None if checked_valid is None else plan.validation(model)
-                follower = Follower(steps_per_epoch, epochs, num_particles, validate, patience, file)
-                training = NetworkTraining(
-                    optimizer=transformation,
-                    rate=rate,
-                    epoch_end=follower.epoch_end,
-                    resume=follower.resume,
-                    keep=follower.keep,
-                    report=follower.report,
+        folder = None if resume is None else open_folder(resume)
+        with use_precision("float64"):
+            theta = begin_theta(problem)
+        identity = fingerprint(arguments)
+        if self._left is not None and self._left[0] == identity:
+            _, trained, interrupted = self._left
+        else:
+            options = Options(epochs, batch_size, transformation, rate, patience, folder, progress)
+            with use_precision(precision):
+                shape = check_output(self._source(network_key), data.images)
+                check_network_output(self.outcome, shape, num_classes)
+                own = None if checked_valid is None else scale_outcome(checked_valid, problem)
+                trained, interrupted = train_networks(
+                    problem, self._source, own, network_key, options, arguments, theta
                 )
-                deadline = Deadline.start()
-                name = "network" if len(keys) == 1 else f"network {number + 1} of {len(keys)}"
-                with Bar(progress, deadline, name) as bar:
-                    run = Run(deadline, bar, refine)
-                    steps = fit_minibatches(model, settings, train_key, run, batch_size, training)
-                    posterior = run_alone(steps)
-                if posterior.settings["interrupted"]:
-                    raise KeyboardInterrupt  # what the network has learned is in its checkpoint
-                warn_if_poor(posterior)
-                members.append(plan.member(posterior, follower, steps_per_epoch))
-        self._members, self._design, self._plan, self._num_classes = members, design, plan, num_classes
-        plan.forget_rows()
+            self._left = (identity, trained, interrupted)
+        try:
+            effects = infer(problem, trained, interrupted, theta, flow_key, precision, self.family, progress)
+        except Exception as error:
+            raise BernflowError(
+                f"The networks are trained, but the posterior of the effects failed ({type(error).__name__}: {error}). "
+                "The trained networks are kept: call fit again with the same arguments to repeat the last step alone."
+            ) from error
+        self._left = None
+        rows = {"x": problem.data.x[:0], "images": problem.data.images[:1], "y": problem.data.y[:0]}
+        # Let go of images that nobody needs any more.
+        self._problem = problem._replace(data=problem.data._replace(**rows), y=problem.y[:0], units=effects.units)
+        self._trained, self._effects = trained, effects
         return self
 
     @property
     def posterior(self) -> Posterior:
-        """The posterior; an ensemble has one per network, see `posteriors`."""
-        members = self._fitted("posterior")
-        if len(members) > 1:
-            raise ArgumentError(
-                f"posterior: the ensemble has {len(members)} of them: use posteriors[i] or coefficients()."
-            )
-        return members[0].posterior
+        """The posterior of the effects, in the units of the table."""
+        return self._fitted("posterior")[1].posterior
 
     @property
-    def posteriors(self) -> list[Posterior]:
-        """The posteriors, one per network."""
-        return [member.posterior for member in self._fitted("posteriors")]
+    def diagnostics(self) -> Any:
+        """Verdict and figures of the posterior; "good" only if none of `findings` speaks against the intervals."""
+        return self._fitted("diagnostics")[1].posterior.diagnostics
 
     @property
-    def networks(self) -> list[Network]:
+    def findings(self) -> list[str]:
+        """Sentences that say why the intervals may be wrong; empty where nothing was found."""
+        return list(self._fitted("findings")[1].findings)
+
+    @property
+    def trained_networks(self) -> list[Network]:
         """The trained networks, frozen: call them with a batch of images."""
-        return [member.network for member in self._fitted("networks")]
+        self._fitted("trained_networks")
+        return [one.network.with_weights(one.best.weights, one.best.state) for one in self._trained]
 
     @property
     def histories(self) -> list[dict[str, np.ndarray]]:
-        """The curves of the training, one dict per network."""
-        return [member.history for member in self._fitted("histories")]
+        """The curves of the training, one dict per network: epoch, loss, valid_score."""
+        self._fitted("histories")
+        return [one.history for one in self._trained]
 
     @property
     def best_epochs(self) -> list[int]:
-        """The epochs whose weights were kept, one per network; 0 without validation."""
-        return [member.best_epoch for member in self._fitted("best_epochs")]
+        """The epochs whose weights were kept, one per network."""
+        self._fitted("best_epochs")
+        return [one.best_epoch for one in self._trained]
 
-    def predict(self, table: Any, images: Any, num: int = 1000, kind: str = "mean", key: Any = 2) -> np.ndarray:
+    def predict(
+        self,
+        table: Any,
+        images: Any = None,
+        num: int = 1000,
+        kind: str = "mean",
+        key: Any = 2,
+        network: int | None = None,
+    ) -> np.ndarray:
         """Predict the outcome of rows, averaged over posterior draws and networks, in bounded memory.
 
         Args:
@@ -283,111 +288,113 @@ class SemiStructured:
             num: number of posterior draws, shared by the networks.
             kind: "mean": P(y = 1) (N,), means (N,) for "gaussian" and "poisson", or probabilities of all classes
                 (N, K); "proba": the same, for outcomes that have probabilities only; "draws": new outcomes, one per
-                posterior draw, (num, N).
+                posterior draw, (num, N); "linear": draws of the linear predictor, (num, N); "images": draws of the part
+                of it that comes from the images.
             key: integer seed or `jax.random.key`.
+            network: number of the only network to use; None averages over all.
         """
-        members = self._fitted("predict")
+        self._fitted("predict")
         if kind not in KINDS:
             raise ArgumentError(f"kind={kind!r} is unknown: expected one of {', '.join(map(repr, KINDS))}.")
         if kind == "proba" and self.outcome in ("gaussian", "poisson"):
             raise ArgumentError(
                 f"kind='proba': the outcome {self.outcome!r} has no probabilities: use 'mean' or 'draws'."
             )
-        check_count("num", num, 1)
-        assert self._design is not None
-        parts = list(self._predictive(members, *check_rows(self._design, table, images), num, key))
-        like, classes = self._plan.likelihood, self._num_classes
-        if kind == "draws":
-            keys = jax.random.split(jax.random.fold_in(as_key(key), 1), len(parts))
-            with use_precision("float64"):
-                drawn = [
-                    prediction.predict_draws(like, theta, inputs, k, classes)
-                    for (theta, inputs), k in zip(parts, keys, strict=True)
-                ]
-            return np.concatenate(drawn)[:num]
+        table, images, _ = self._split(table, images, None, "predict")
+        assert self._problem is not None
+        x, images = check_rows(self._problem.design, table, images)
+        parts = list(self._draw(x, images, check_count("num", num, 1), key, network))
         with use_precision("float64"):
-            return np.mean([prediction.predict_mean(like, theta, inputs, classes) for theta, inputs in parts], axis=0)
+            if kind in ("mean", "proba"):
+                return np.mean([prediction.predict_mean(draws, inputs) for draws, inputs, _ in parts], axis=0)
+            if kind == "draws":
+                drawn = [prediction.predict_draws(*part) for part in parts]
+            else:
+                drawn = [prediction.predict_linear(d, inputs, kind == "images") for d, inputs, _ in parts]
+            return np.concatenate(drawn)[:num]
 
-    def score(self, table: Any, images: Any, y: Any, num: int = 1000, key: Any = 2) -> float:
+    def score(self, table: Any, images: Any = None, y: Any = None, num: int = 1000, key: Any = 2) -> float:
         """Return the mean log score: the log of the probability (density) of y averaged over draws and networks."""
-        members = self._fitted("score")
-        check_count("num", num, 1)
-        assert self._design is not None
-        data = check_data(self.outcome, self._design, table, images, y, self._num_classes)
+        self._fitted("score")
+        table, images, y = self._split(table, images, y, "score")
+        assert self._problem is not None
+        data = check_data(self.outcome, self._problem.design, table, images, y, self._problem.kind.num_classes)
         with use_precision("float64"):
             scores = [
-                prediction.log_scores(self._plan.likelihood, theta, inputs, data.y, self._num_classes)
-                for theta, inputs in self._predictive(members, data.matrix, data.images, num, key)
+                prediction.predict_scores(draws, inputs, data.y)
+                for draws, inputs, _ in self._draw(data.x, data.images, check_count("num", num, 1), key)
             ]
         return float(np.mean(np.logaddexp.reduce(scores, axis=0) - np.log(len(scores))))
 
-    def coefficients(self, num: int = NUM_TABLE_DRAWS, key: Any = 1) -> "pd.DataFrame":
-        """Tabulate the posterior of the coefficients; an ensemble's is the mixture of its posteriors.
-
-        Args:
-            num: number of draws per network.
-            key: integer seed or `jax.random.key`.
+    def coefficients(self) -> "pd.DataFrame":
+        """Tabulate the posterior of the effects, in the units of the table.
 
         Returns:
             One row per coefficient (per column and class with "categorical"): mean, sd, quantiles, and exp(beta) at the
             median, 5 % and 95 % as odds ratio or rate ratio, NaN for an intercept.
         """
-        return tabulate(self._coefficient_draws(num, key), self.outcome)
+        return tabulate(self._coefficient_draws("coefficients"), self.outcome)
 
-    def plot(self, num: int = NUM_TABLE_DRAWS, key: Any = 1) -> "Figure":
-        """Plot the posteriors of the coefficients, and the ELBO and the validation score by epoch."""
+    def summary(self, **options: Any) -> Any:
+        """Summarize all parameters, as `Posterior.summary` does."""
+        return self._fitted("summary")[1].posterior.summary(**options)
+
+    def priors(self) -> "pd.DataFrame":
+        """Tabulate the priors in the units of the table and, for coefficients, per standard deviation of a column."""
+        import pandas as pd
+
+        return pd.DataFrame.from_dict(self._fitted("priors")[1].priors, orient="index")
+
+    def plot(self) -> "Figure":
+        """Plot the posteriors of the effects, and the loss and the score on rows left out by epoch."""
         from bernflow.plots.coefficients import plot_coefficients
 
-        draws = {": class ".join(map(str, name)): values for name, values in self._coefficient_draws(num, key).items()}
-        count = f"{len(self._members)} networks" if len(self._members) > 1 else "one network"
-        title = f"{self.outcome.capitalize()} outcome, {self.formula.text}, {count}"
+        draws = {": class ".join(map(str, name)): values for name, values in self._coefficient_draws("plot").items()}
+        title = f"{self.outcome.capitalize()} outcome, {self._formula.text}, {len(self._trained)} networks"
         return plot_coefficients(draws, self.histories, self.best_epochs, title)
 
+    def report(self, path: str | PathLike = "report.html", **options: Any) -> Path:
+        """Write the report of the posterior, whose verdict is that on the effects."""
+        return self._fitted("report")[1].posterior.report(path, **options)
+
+    def save(self, path: str | PathLike) -> Path:
+        """Save posterior, weights and the columns of the table that the formula uses to one file.
+
+        The code of the network is not in it: `bernflow.load(path, network)` reads the file.
+        """
+        from bernflow.semistructured.saved import save
+
+        self._fitted("save")
+        return save(self, path)
+
     def __repr__(self) -> str:
-        state = "fitted" if self._members else "not fitted"
-        return f"SemiStructured({self.formula.text!r}, outcome={self.outcome!r}, ensemble={self.ensemble}; {state})"
+        state = "not fitted" if self._effects is None else f"fitted, {self.diagnostics.verdict}"
+        return f"SemiStructured({self.formula!r}, outcome={self.outcome!r}, networks={self.networks}; {state})"
 
-    def _fitted(self, what: str) -> list[Member]:
-        if not self._members:
+    def _fitted(self, what: str) -> tuple[Problem, Effects]:
+        if self._problem is None or self._effects is None:
             raise ArgumentError(f"{what} was called before fit: call fit(table, images, y) first.")
-        return self._members
+        return self._problem, self._effects
 
-    def _coefficient_draws(self, num: int, key: Any) -> dict[tuple, np.ndarray]:
-        members = self._fitted("coefficients")
-        assert self._design is not None
-        return coefficient_draws(members, self._design.names, check_count("num", num, 1), key)
+    def _split(self, table: Any, images: Any, y: Any, where: str) -> tuple[Any, Any, Any]:
+        """Take the images out of the table where they are a column of it."""
+        if self.images is None:
+            if images is None or (y is None and where != "predict"):
+                wanted = "table, images" if where == "predict" else "table, images, y"
+                raise ArgumentError(
+                    f"{where} was called without images or y: expected {where}({wanted}). Only with "
+                    "SemiStructured(images=COLUMN) are they a column of the table."
+                )
+            return table, images, y
+        return table, take_column(table, self.images), images if y is None else y
 
-    def _predictive(self, members: list[Member], matrix: np.ndarray, images: np.ndarray, num: int, key: Any):
-        """Yield, for every network, draws of the parameters and the inputs of the likelihood."""
-        each = -(-num // len(members))
-        for member, draw_key in zip(members, jax.random.split(as_key(key), len(members)), strict=True):
-            with use_precision(member.posterior.settings["precision"]):
-                h = evaluate(member.network, images).astype(np.float64)
-            h = self._plan.outside(h, matrix, member.projection)
-            yield member.posterior.draws(each, draw_key, deterministic=False), Inputs(matrix, h)
+    def _coefficient_draws(self, what: str) -> dict[tuple, np.ndarray]:
+        problem, effects = self._fitted(what)
+        return by_coefficient(effects.draws, problem.design)
 
-    def _resolve(self, steps: int | None, num_particles: int) -> Settings:
-        return resolve_settings(
-            family=self.family,
-            order=None,
-            base=None,
-            steps=steps,
-            num_particles=num_particles,
-            restarts=None,
-            components=1,
-            optimizer=None,
-            precision=self.precision,
-        )
-
-
-def _optimizer(optimizer: Any, learning_rate: Any) -> tuple[optax.GradientTransformation, float]:
-    if isinstance(learning_rate, bool) or not isinstance(learning_rate, int | float) or not learning_rate > 0:
-        raise ArgumentError(f"learning_rate={learning_rate!r}: expected a positive number.")
-    if optimizer is None:
-        return WEIGHTS_OPTIMIZER, float(learning_rate)
-    if isinstance(optimizer, optax.GradientTransformation):
-        return optimizer, 1.0
-    raise ArgumentError(
-        f"optimizer={optimizer!r}: expected an optax optimizer such as optax.adamw(1e-3), or None for Adam with "
-        "learning_rate."
-    )
+    def _draw(self, x: np.ndarray, images: np.ndarray, num: int, key: Any, network: int | None = None) -> Any:
+        problem, effects = self._fitted("predict")
+        if getattr(self.network, "apply", None) is missing_network:
+            missing_network()
+        precision = resolve_precision(self.precision)
+        return draw_by_network(problem, effects, self._trained, x, images, num, key, precision, network)

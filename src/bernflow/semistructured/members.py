@@ -1,4 +1,4 @@
-"""The networks of an ensemble: made from what the user gave, with augmentation in training."""
+"""The networks: made from what the user gave, with augmentation in training."""
 
 import dataclasses
 from collections.abc import Callable
@@ -53,25 +53,18 @@ def _is_double(weights: Any) -> bool:
 
 
 class NetworkSource:
-    """Makes the networks of an ensemble.
+    """Makes networks.
 
     Args:
-        network: a network, or a function of a key that makes one.
-        ensemble: number of networks.
+        network: a network, whose weights are where every training starts; or a function of a key that makes one.
         augment: `augment(key, images)` for training, or None.
     """
 
-    def __init__(self, network: Any, ensemble: int, augment: Callable | None):
+    def __init__(self, network: Any, augment: Callable | None):
         is_network = (
             isinstance(network, eqx.Module | tuple) or hasattr(network, "__nnx_repr__") or not callable(network)
         )
         is_network |= any(base.__module__.startswith("flax") for base in type(network).__mro__)
-        if ensemble > 1 and is_network:
-            raise ArgumentError(
-                f"ensemble={ensemble} with a network of type {type(network).__name__}: expected a function that makes "
-                "a new network from a random key, such as network=lambda key: eqx.nn.MLP(64, 'scalar', 32, 2, "
-                "key=key)."
-            )
         if augment is not None and not callable(augment):
             raise ArgumentError(f"augment={augment!r}: expected a function augment(key, images).")
         self._augment = augment
@@ -79,6 +72,10 @@ class NetworkSource:
         # Converted once: compiled functions know a network by its object.
         self._given = as_network(network) if is_network else None
         self._first: tuple[Any, Network] | None = None
+
+    def identity_parts(self) -> tuple:
+        """Return what the networks depend on, for fingerprints: not what has been made of it."""
+        return (self._make if self._given is None else self._given, self._augment)
 
     def __call__(self, key: Key[Array, ""]) -> Network:
         """Return a network; a function makes one from the key."""
@@ -100,6 +97,13 @@ class NetworkSource:
         if self._first is None:
             self._first = (fixed, network)
         return network
+
+
+def missing_network(*_: Any) -> Any:
+    """Stand in for the network of a file that was read without it."""
+    raise ArgumentError(
+        "This SemiStructured was loaded without its network, which predictions need: bernflow.load(path, network)."
+    )
 
 
 def _fixed_part(made: Any) -> Any:

@@ -1,7 +1,6 @@
-"""What kinds of outcome there are: the check of y, the priors, and the distribution of y given table and network."""
+"""What kinds of outcome there are: the check of y and the priors."""
 
 import contextlib
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,15 +13,15 @@ from numpyro.distributions import Distribution, constraints
 
 from bernflow.errors import ArgumentError, ModelError
 from bernflow.models.base import Theta
-from bernflow.semistructured.orthogonal import residual
+from bernflow.semistructured.design import INTERCEPT, Design
 
 OUTCOMES = ("bernoulli", "gaussian", "poisson", "ordinal", "categorical")
 PRIOR_SCALE = 2.5
 CUTPOINT_SCALE = 5.0
-SIGMA, CUTPOINTS = "sigma", "cutpoints"
+SIGMA, CUTPOINTS, LEVEL = "sigma", "cutpoints", "level"
 # What exp(beta) is.
 RATIOS = {"bernoulli": "odds_ratio", "ordinal": "odds_ratio", "categorical": "odds_ratio", "poisson": "rate_ratio"}
-RESERVED = ("y", SIGMA, CUTPOINTS)
+RESERVED = ("y", SIGMA, CUTPOINTS, LEVEL, INTERCEPT)
 
 
 class OrderedNormal(Distribution):
@@ -49,44 +48,6 @@ class OrderedNormal(Distribution):
         """Evaluate the density, (K-1)! times that of independent values."""
         orders = jax.scipy.special.gammaln(self.num + 1.0)
         return jnp.sum(dist.Normal(0.0, self.scale).log_prob(value), -1) + orders
-
-
-@dataclasses.dataclass(frozen=True)
-class Likelihood:
-    """The distribution of y given eta = X beta + h; compared by value, so that equal models share their compilation.
-
-    Attributes:
-        outcome: kind of the outcome.
-        names: names of the parameters that are the coefficients, in the order of the columns.
-        keep_level: with orthogonalization: leave the network its mean.
-    """
-
-    outcome: str
-    names: tuple[str, ...]
-    keep_level: bool
-
-    def __call__(self, theta: Theta, x: dict[str, Array], h: Array) -> Distribution:
-        """Return the distribution of the rows of a batch, or of all rows of the training."""
-        h = residual(h, x["basis"], self.keep_level) if "basis" in x else h
-        return self.distribution(theta, x["table"], h)
-
-    def distribution(self, theta: Theta, table: Array, h: Array) -> Distribution:
-        """Return the distribution given the matrix of the table and the output of the network."""
-        beta = jnp.stack([theta[name] for name in self.names])
-        eta = table @ beta + h.reshape(table.shape[0], *beta.shape[1:])
-        if self.outcome == "bernoulli":
-            return dist.Bernoulli(logits=eta)
-        if self.outcome == "gaussian":
-            return dist.Normal(eta, theta[SIGMA])
-        if self.outcome == "poisson":
-            return dist.Poisson(jnp.exp(eta))
-        if self.outcome == "ordinal":
-            return dist.OrderedLogistic(eta, theta[CUTPOINTS])
-        return dist.Categorical(logits=jnp.concatenate([jnp.zeros_like(eta[:, :1]), eta], 1))
-
-    def mean(self, fn: Distribution) -> Array:
-        """Return what is predicted: the mean, or the probabilities of all classes."""
-        return fn.probs if self.outcome in ("bernoulli", "ordinal", "categorical") else fn.mean  # type: ignore[attr-defined]
 
 
 def site_names(columns: tuple[str, ...]) -> tuple[str, ...]:
@@ -170,27 +131,84 @@ def check_network_output(outcome: str, shape: tuple[int, ...], num_classes: int)
     )
 
 
-def make_prior(
-    outcome: str, columns: tuple[str, ...], given: Any, y: np.ndarray, num_classes: int
-) -> dict[str, Distribution]:
-    """Return the priors of all parameters by name."""
+def unit_of(outcome: str, y: np.ndarray) -> tuple[float, float]:
+    """Return origin and unit of the linear predictor: mean and sd of a measured outcome, 0 and 1 on a link scale."""
+    return (float(np.mean(y)), float(np.std(y))) if outcome == "gaussian" else (0.0, 1.0)
+
+
+def make_prior(outcome: str, design: Design, given: Any, y: np.ndarray, num_classes: int) -> dict[str, Any]:
+    """Return the priors of all parameters by name, in the units of the table and the outcome.
+
+    The default of a coefficient is Normal(0, 2.5) per standard deviation of its column (and, for "gaussian", of y). The
+    default of the level, the linear predictor of an average row, is Normal(link of the mean of y, 2.5).
+    """
+    columns = design.names
+    known = (*columns, INTERCEPT) if design.has_intercept else columns
     by_column = given if isinstance(given, Mapping) else dict.fromkeys(columns, given)
-    unknown = [name for name in by_column if name not in columns]
+    unknown = [name for name in by_column if name not in known]
     if unknown:
         raise ArgumentError(
             f"prior has the name {unknown[0]!r}, which is no column of the formula: expected some of "
-            f"{', '.join(map(repr, columns))}."
+            f"{', '.join(map(repr, known))}."
         )
     shape = (num_classes - 1,) if outcome == "categorical" else ()
-    priors: dict[str, Distribution] = {
-        site: _one_prior(name, by_column.get(name), shape)
-        for site, name in zip(site_names(columns), columns, strict=True)
-    }
+    unit = unit_of(outcome, y)[1]
+    priors: dict[str, Any] = {}
+    for site, name, scale in zip(site_names(columns), columns, design.scale, strict=True):
+        default = dist.Normal(0.0, PRIOR_SCALE * unit / scale)
+        own = by_column.get(name)
+        priors[site] = _of_shape(name, default if own is None else own, shape)
+    if design.has_level:
+        own = by_column.get(INTERCEPT)
+        center = _center(outcome, y, num_classes)
+        default = dist.Normal(center, PRIOR_SCALE * unit)
+        priors[LEVEL] = _of_shape(INTERCEPT, default, shape) if own is None else Shifted(own, design, shape)
     if outcome == "gaussian":
-        priors[SIGMA] = dist.HalfNormal(float(np.std(y)))
+        priors[SIGMA] = dist.HalfNormal(unit)
     if outcome == "ordinal":
         priors[CUTPOINTS] = OrderedNormal(CUTPOINT_SCALE, num_classes - 1)
     return priors
+
+
+class Shifted:
+    """A prior of the intercept, as one of the level given the coefficients: level = intercept + mean(X) beta."""
+
+    def __init__(self, prior: Distribution, design: Design, shape: tuple[int, ...]):
+        self.prior = _of_shape(INTERCEPT, prior, shape)
+        self.sites, self.mean = site_names(design.names), tuple(map(float, design.mean))
+
+    def __call__(self, theta: Theta) -> Distribution:
+        """Return the prior of the level."""
+        shift = sum((mean * theta[name] for name, mean in zip(self.sites, self.mean, strict=True)), start=0.0)
+        return dist.TransformedDistribution(self.prior, dist.transforms.AffineTransform(shift, 1.0))
+
+
+def _center(outcome: str, y: np.ndarray, num_classes: int) -> Any:
+    """Return the link of the mean outcome, pulled a little off the edges."""
+    if outcome == "gaussian":
+        return float(np.mean(y))
+    if outcome == "poisson":
+        return float(np.log((np.sum(y) + 0.5) / len(y)))
+    counts = np.bincount(y, minlength=max(num_classes, 2)) + 0.5
+    logits = np.log(counts[1:] / counts[0])
+    return float(logits[0]) if outcome == "bernoulli" else jnp.asarray(logits)
+
+
+def describe_prior(prior: Any) -> Any:
+    """Return a prior as text: the kinds of distributions and their parameters."""
+    if isinstance(prior, Mapping):
+        return {str(name): describe_prior(value) for name, value in sorted(prior.items())}
+    if prior is None:
+        return None
+    if isinstance(prior, Shifted):
+        return describe_prior(prior.prior)
+    if isinstance(prior, dist.Independent):
+        return describe_prior(prior.base_dist)
+    if isinstance(prior, dist.ExpandedDistribution):
+        return describe_prior(prior.base_dist)
+    values = [getattr(prior, name, None) for name in prior.arg_constraints] or jax.tree.leaves(prior)
+    texts = [f"{value:.4g}" for values in values for value in np.unique(np.asarray(values, float))]
+    return f"{type(prior).__name__}({', '.join(texts)})"
 
 
 def check_prior(prior: Any) -> None:
@@ -203,10 +221,9 @@ def check_prior(prior: Any) -> None:
             )
 
 
-def _one_prior(name: str, prior: Distribution | None, shape: tuple[int, ...]) -> Distribution:
-    prior = dist.Normal(0.0, PRIOR_SCALE) if prior is None else prior
+def _of_shape(name: str, prior: Distribution, shape: tuple[int, ...]) -> Distribution:
     if prior.shape() == shape:
-        return prior
+        return prior.to_event(len(shape)) if prior.batch_shape else prior
     if prior.shape() == ():
         return prior.expand(shape).to_event(len(shape))
     raise ArgumentError(

@@ -8,12 +8,12 @@ from bernflow.errors import ArgumentError
 from bernflow.semistructured.design import Design
 from bernflow.semistructured.members import check_images
 from bernflow.semistructured.outcomes import check_y
-from bernflow.semistructured.plan import Data
+from bernflow.semistructured.runs import Data
 
 
 def check_rows(design: Design, table: Any, images: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Check rows without an outcome; return the columns of the formula and the images."""
-    matrix, images = design(table), check_images(images)
+    """Check rows without an outcome; return the standardized columns and the images."""
+    matrix, images = design.standardize(design(table)), check_images(images)
     if len(matrix) != len(images):
         raise ArgumentError(_lengths(table=len(matrix), images=len(images)))
     return matrix, images
@@ -22,7 +22,7 @@ def check_rows(design: Design, table: Any, images: Any) -> tuple[np.ndarray, np.
 def check_data(
     outcome: str, design: Design, table: Any, images: Any, y: Any, num_classes: int | None, where: str = ""
 ) -> Data:
-    """Check rows that have an outcome.
+    """Check rows that have an outcome; return standardized columns, images and the outcome in its own units.
 
     Args:
         outcome: kind of the outcome.
@@ -33,7 +33,7 @@ def check_data(
         num_classes: number of classes that there can be; None where y tells it.
         where: begins the names of the arguments in messages.
     """
-    matrix = design.matrix if num_classes is None else design(table, f"{where}table")
+    matrix = design.standardize(design.matrix if num_classes is None else design(table, f"{where}table"))
     checked = check_y(outcome, y, f"{where}y", num_classes)
     images = check_images(images, f"{where}images")
     if not len(matrix) == len(images) == len(checked):
@@ -52,6 +52,27 @@ def check_valid(outcome: str, design: Design, valid: Any, num_classes: int) -> D
         raise ArgumentError(f"valid is a {type(valid).__name__}: expected a tuple (table, images, y).")
     table, images, y = valid
     return check_data(outcome, design, table, images, y, num_classes, "valid ")
+
+
+def check_groups(groups: Any, num: int) -> np.ndarray | None:
+    """Check the groups of the rows, if there are any."""
+    if groups is None:
+        return None
+    array = np.asarray(groups)
+    if array.shape != (num,):
+        raise ArgumentError(f"groups has shape {array.shape}: expected ({num},), one value per row.")
+    return np.unique(array.astype(str), return_inverse=True)[1]
+
+
+def take_column(table: Any, name: str, where: str = "table") -> np.ndarray:
+    """Return the images that a column of the table holds, stacked."""
+    try:
+        column = table[name]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"{where} has no column {name!r}, which images={name!r} names: expected the images."
+        ) from error
+    return np.stack([np.asarray(image) for image in list(column)])
 
 
 def _lengths(**lengths: int) -> str:

@@ -1,88 +1,154 @@
-"""Follow a training epoch by epoch: its curves, its best epoch, its checkpoints."""
+"""Train one network beside point estimates of the coefficients, by penalized likelihood on batches of rows."""
 
+import dataclasses
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
+from jaxtyping import Array, Float, Int, Key, PyTree
 
-from bernflow.fit.train.state import Trace, TrainState
-from bernflow.semistructured.checkpoint import Checkpoint, Progress
+from bernflow.compiled import filter_jit
+from bernflow.fit.train.scan import scan
+from bernflow.models.network import Network
+from bernflow.semistructured.lastlayer import Kind
+from bernflow.semistructured.likelihoods import log_prob
+
+WARM_UP = 100
+# One instance for all fits: compiled functions know an optimizer by its object.
+WEIGHTS_OPTIMIZER = optax.chain(optax.scale_by_adam(), optax.scale(-1.0))
+# The coefficients belong to standardized columns, and begin at their values without images.
+COEFFICIENTS_OPTIMIZER, COEFFICIENTS_RATE = optax.chain(optax.scale_by_adam(), optax.scale(-1.0)), 5e-3
 
 
-class Follower:
-    """Hears of chunks and epochs of one training.
+class Trainee(NamedTuple):
+    """A network in training: weights, state, coefficients with extra parameters, and both optimizers."""
 
-    Args:
-        steps_per_epoch: number of steps in an epoch.
-        epochs: number of epochs at most.
-        num_particles: draws per step, for the Monte Carlo error of the ELBO.
-        validate: the validation log score of a trainee, or None.
-        patience: stop after so many epochs without a higher score; None never stops.
-        checkpoint: where to write, or None.
+    weights: PyTree
+    state: PyTree
+    theta: Float[Array, " t"]
+    weights_optimizer: PyTree
+    theta_optimizer: PyTree
+
+
+class Kept(NamedTuple):
+    """What is kept of an epoch."""
+
+    weights: PyTree
+    state: PyTree
+    theta: Float[Array, " t"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """What is minimized: minus the mean log likelihood of a batch, and the penalty of the prior per row.
+
+    Attributes:
+        apply: as in `Network`.
+        kind: of the outcome.
+        optimizer: of the weights.
+        rate: its peak learning rate.
+        num_rows: rows of the training.
     """
 
-    def __init__(
-        self,
-        steps_per_epoch: int,
-        epochs: int,
-        num_particles: int,
-        validate: Callable[[TrainState], float] | None = None,
-        patience: int | None = None,
-        checkpoint: Checkpoint | None = None,
-    ):
-        self._steps_per_epoch = steps_per_epoch
-        self._epochs = epochs
-        self._num_particles = num_particles
-        self._validate = validate
-        self._patience = patience
-        self._checkpoint = checkpoint
-        self._chunks: list[Trace] = []
-        self._rows: dict[str, list[float]] = {name: [] for name in ("elbo", "elbo_se", "valid_score")}
-        self._best: tuple | None = None
-        self.best_epoch = 0
+    apply: Callable
+    kind: Kind
+    optimizer: optax.GradientTransformation
+    rate: float
+    num_rows: int
 
-    @property
-    def history(self) -> dict[str, np.ndarray]:
-        """One value per epoch: epoch, elbo and elbo_se of its batches, and valid_score where there is validation."""
-        rows = {name: np.array(values) for name, values in self._rows.items() if values}
-        return {"epoch": np.arange(1, len(self._rows["elbo"]) + 1), **rows}
+    def begin(self, network: Network, theta: Array) -> Trainee:
+        """Return a network at its start."""
+        weights, state = jax.tree.map(jnp.asarray, (network.weights, network.state))
+        return Trainee(weights, state, theta, self.optimizer.init(weights), COEFFICIENTS_OPTIMIZER.init(theta))
 
-    def report(self, done: int, planned: int, trace: Trace) -> None:
-        """Hear of a chunk of steps."""
-        self._chunks.append(trace)
+    def scores(self, out: Array, theta: Array, x: Array, y: Array) -> Float[Array, " n"]:
+        """Evaluate the log likelihood of rows given the output of the network."""
+        d, p = self.kind.num_predictors, x.shape[-1]
+        eta = x @ theta[: p * d].reshape(p, d) + out.reshape(x.shape[0], d)
+        return log_prob(self.kind.outcome, eta, theta[p * d :], y)
 
-    def epoch_end(self, epoch: int, trainee: TrainState) -> bool:
-        """Hear of an epoch; return True to stop."""
-        elbo, variance = (np.concatenate([t[i][0] for t in self._chunks]) for i in (0, 1))
-        self._chunks = []
-        self._rows["elbo"].append(float(elbo.mean()))
-        # Within a batch and between batches: the ELBO of an epoch is the mean of one estimate per batch.
-        between = elbo.var() / len(elbo)
-        self._rows["elbo_se"].append(float(np.sqrt(between + variance.mean() / (len(elbo) * self._num_particles))))
-        stop = False
-        if self._validate is not None:
-            score = self._validate(trainee)
-            scores = self._rows["valid_score"]
-            scores.append(score if np.isfinite(score) else -np.inf)
-            if self._best is None or scores[-1] > scores[self.best_epoch - 1]:
-                self._best, self.best_epoch = tuple(trainee[:3]), epoch
-            stop = self._patience is not None and epoch - self.best_epoch >= self._patience
-        if self._checkpoint is not None:
-            self._checkpoint.write(Progress(epoch, trainee, self.best_epoch, self._best, stop, self.history))
-        return stop
 
-    def resume(self, trainee: TrainState) -> tuple[TrainState, int]:
-        """Return where an earlier call ended, and its steps; a training that has stopped counts as complete."""
-        progress = None if self._checkpoint is None else self._checkpoint.read(trainee)
-        if progress is None:
-            return trainee, 0
-        self._rows |= {name: values.tolist() for name, values in progress.history.items() if name != "epoch"}
-        self._best, self.best_epoch = progress.best, progress.best_epoch
-        epochs = self._epochs if progress.stopped else progress.epoch
-        return progress.trainee, epochs * self._steps_per_epoch
+def rate_at(step: Any, planned: Any) -> Any:
+    """Return the factor on the learning rates at steps of so many: linear warm-up, then a cosine down to zero."""
+    return jnp.minimum(1.0, (step + 1) / jnp.minimum(WARM_UP, planned)) * 0.5 * (1.0 + jnp.cos(jnp.pi * step / planned))
 
-    def keep(self, trainee: TrainState) -> TrainState:
-        """Return the best epoch's flow and weights, or the last ones without validation."""
-        if self._best is None:
-            return trainee
-        flow, weights, state = self._best
-        return trainee._replace(flow=flow, weights=weights, state=state)
+
+def middle_epoch(epochs: int) -> int:
+    """Return the epoch after which half of the way is gone, counted in learning rates.
+
+    What another doubling of the training would bring is about what the second half has brought. With a decaying rate
+    the half lies at 27 % of the epochs.
+    """
+    done = np.cumsum(np.asarray(rate_at(np.arange(200 * epochs), 200 * epochs)).reshape(epochs, -1).sum(1))
+    return int(np.searchsorted(done, 0.5 * done[-1])) + 1
+
+
+def take_steps(
+    objective: Objective,
+    prior: tuple[Array, Array],
+    trainee: Trainee,
+    rows: dict[str, Array],
+    indices: Int[Array, "c b"] | None,
+    keys: Key[Array, " c"],
+    rates: Float[Array, " c"],
+) -> tuple[Trainee, Float[Array, " c"]]:
+    """Take one step per batch; return the losses, too. It can be mapped by `jax.vmap`.
+
+    Args:
+        objective: what is minimized.
+        prior: mean and precision of theta.
+        trainee: where the training is.
+        rows: "x", "images" and "y" of all rows, or of the batches (c, b, ...) where `indices` is None.
+        indices: rows of the batches.
+        keys: for dropout and augmentation.
+        rates: factors on the learning rates.
+    """
+    mean, precision = prior
+
+    def step(trainee: Trainee, inputs: tuple) -> tuple[Trainee, Array]:
+        chosen, key, rate = inputs
+        batch = chosen if indices is None else {name: values[chosen] for name, values in rows.items()}
+
+        def loss(trained: tuple) -> tuple[Array, PyTree]:
+            weights, theta = trained
+            out, state = objective.apply(weights, trainee.state, batch["images"], key, True)
+            points = objective.scores(out.astype(theta.dtype), theta, batch["x"], batch["y"])
+            penalty = 0.5 * jnp.sum(precision * (theta - mean) ** 2) / objective.num_rows
+            return penalty - jnp.mean(points), state
+
+        (value, state), (g_weights, g_theta) = jax.value_and_grad(loss, has_aux=True)((trainee.weights, trainee.theta))
+        finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves((g_weights, g_theta))]))
+        updates, optimizer = objective.optimizer.update(g_weights, trainee.weights_optimizer, trainee.weights)
+        moves, own = COEFFICIENTS_OPTIMIZER.update(g_theta, trainee.theta_optimizer, trainee.theta)
+        size = rate * objective.rate
+        weights = optax.apply_updates(trainee.weights, jax.tree.map(lambda u: size.astype(u.dtype) * u, updates))
+        theta = trainee.theta + (rate * COEFFICIENTS_RATE).astype(trainee.theta.dtype) * moves
+        moved = Trainee(weights, state, theta, optimizer, own)
+        # A batch that gives no finite gradient changes nothing.
+        return jax.tree.map(lambda new, old: jnp.where(finite, new, old), moved, trainee), value
+
+    return scan(step, trainee, (rows if indices is None else indices, keys, rates))
+
+
+@filter_jit
+def run_chunk(
+    objective: Objective,
+    prior: tuple[Array, Array],
+    trainee: Trainee,
+    rows: dict[str, Array],
+    indices: Int[Array, "c b"] | None,
+    keys: Key[Array, " c"],
+    rates: Float[Array, " c"],
+) -> tuple[Trainee, Float[Array, " c"]]:
+    """Compile `take_steps`."""
+    return take_steps(objective, prior, trainee, rows, indices, keys, rates)
+
+
+@filter_jit
+def score_block(objective: Objective, trainee: Trainee, x: Array, images: Any, y: Array) -> Float[Array, " n"]:
+    """Evaluate the log likelihood of rows that the network has not seen, frozen as it is."""
+    out, _ = objective.apply(trainee.weights, trainee.state, images, jax.random.key(0), False)
+    return objective.scores(out.astype(trainee.theta.dtype), trainee.theta, x, y)

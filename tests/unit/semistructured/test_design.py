@@ -11,23 +11,65 @@ TABLE = {"age": [1.0, 2.0, 3.0, 5.0], "sex": ["f", "m", "m", "f"], "site": [1, 2
 
 
 @pytest.mark.parametrize(
-    ("text", "names"),
+    ("text", "names", "has_intercept", "has_level"),
     [
-        ("age + C(sex)", ("age", "C(sex)[T.m]")),
-        ("1 + age", ("Intercept", "age")),
-        ("0 + C(sex)", ("C(sex)[f]", "C(sex)[m]")),
-        ("age * sex", ("age", "sex[T.m]", "age:sex[T.m]")),
-        ("C(site)", ("C(site)[T.2]", "C(site)[T.3]")),
+        ("age + C(sex)", ("age", "C(sex)[T.m]"), True, True),
+        ("1 + age", ("age",), True, True),
+        ("0 + age", ("age",), False, True),
+        ("age - 1", ("age",), False, True),
+        ("0 + C(sex)", ("C(sex)[f]", "C(sex)[m]"), False, False),
+        ("0 + age + C(sex)", ("age", "C(sex)[f]", "C(sex)[m]"), False, False),
+        ("age * sex", ("age", "sex[T.m]", "age:sex[T.m]"), True, True),
+        ("C(site)", ("C(site)[T.2]", "C(site)[T.3]"), True, True),
     ],
 )
-def test_the_intercept_is_the_networks_unless_it_is_written(text, names):
-    assert Design(Formula(text), TABLE).names == names
+def test_a_formula_means_what_it_means_in_r(text, names, has_intercept, has_level):
+    design = Design(Formula(text), TABLE)
+    assert (sorted(design.names), design.has_intercept, design.has_level) == (sorted(names), has_intercept, has_level)
+    inside = design.standardize(design.matrix)
+    assert inside.shape == (4, len(names) + has_level)
+    np.testing.assert_allclose(inside[:, : len(names)].std(0), 1.0)
+    if has_level:
+        np.testing.assert_allclose(inside.mean(0), [0.0] * len(names) + [1.0], atol=1e-12)
+
+
+def test_cutpoints_take_the_place_of_the_intercept():
+    design = Design(Formula("age"), TABLE, has_cutpoints=True)
+    assert not design.has_intercept
+    assert not design.has_level
+    np.testing.assert_allclose(design.standardize(design.matrix).mean(), 0.0, atol=1e-12)
 
 
 def test_a_new_table_is_coded_as_the_old_one():
     design = Design(Formula("scale(age) + C(sex)"), pd.DataFrame(TABLE, index=[7, 7, 8, 9]))
     np.testing.assert_allclose(design.matrix[:, 0].mean(), 0.0, atol=1e-12)
     np.testing.assert_allclose(design({"age": [2.0], "sex": ["m"]}), design.matrix[1:2])
+
+
+def test_a_table_of_polars():
+    polars = pytest.importorskip("polars")
+    design = Design(Formula("age + C(sex)"), polars.DataFrame(TABLE))
+    np.testing.assert_array_equal(design.matrix, Design(Formula("age + C(sex)"), TABLE).matrix)
+    with pytest.raises(ArgumentError, match="column 'age' has 1 missing values"):
+        design(polars.DataFrame({"age": [1.0, None], "sex": ["f", "m"]}))
+
+
+@pytest.mark.parametrize(
+    ("text", "change", "message"),
+    [
+        ("age + C(sex)", {"age": [3.0] * 4}, r"column 'age' .* has the same value 3 in every row"),
+        (
+            "age + days",
+            {"days": [365.25, 730.5, 1095.75, 1826.25]},
+            r"'days' .* is determined by 'age' and the intercept",
+        ),
+        ("age + C(sex) + male", {"male": [0, 1, 1, 0]}, r"'male' .* is determined by 'C\(sex\)\[T.m\]'"),
+        ("0 + C(sex) + site + I(1 - site)", {}, "is determined by"),
+    ],
+)
+def test_columns_without_an_effect_of_their_own(text, change, message):
+    with pytest.raises(ArgumentError, match=message):
+        Design(Formula(text), TABLE | change)
 
 
 @pytest.mark.parametrize("text", ["age +", "age + (", "age sex"])
@@ -82,7 +124,7 @@ def test_an_unseen_category_of_an_expression():
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ([1, 2], "table is a list: expected a pandas DataFrame or a dict"),
+        ([1, 2], "table is a list: expected a data frame of pandas or polars, or a dict"),
         ({"age": [1, 2], "sex": [1]}, "expected one length for all"),
     ],
 )

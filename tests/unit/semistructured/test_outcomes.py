@@ -6,8 +6,8 @@ import pytest
 from scipy import stats
 
 from bernflow.errors import ArgumentError, ModelError
+from bernflow.semistructured.design import Design, Formula
 from bernflow.semistructured.outcomes import (
-    Likelihood,
     OrderedNormal,
     check_network_output,
     check_outcome,
@@ -16,7 +16,8 @@ from bernflow.semistructured.outcomes import (
     make_prior,
 )
 
-COLUMNS = ("age", "sex[T.m]")
+TABLE = {"age": [30.0, 50.0, 70.0, 60.0], "sex": ["f", "m", "m", "f"]}
+DESIGN = Design(Formula("age + sex"), TABLE)
 
 
 @pytest.mark.parametrize(
@@ -64,10 +65,18 @@ def test_networks_of_the_wrong_shape(outcome, shape, message):
 
 
 def test_priors_by_column():
-    priors = make_prior("categorical", COLUMNS, {"age": dist.Normal(0, 1)}, np.arange(3), 3)
-    assert {name: prior.shape() for name, prior in priors.items()} == {"age": (2,), "sex[T.m]": (2,)}
+    priors = make_prior("categorical", DESIGN, {"age": dist.Normal(0, 1)}, np.array([0, 1, 2, 0]), 3)
+    assert {name: prior.shape() for name, prior in priors.items()} == {"age": (2,), "sex[T.m]": (2,), "level": (2,)}
     assert priors["age"].log_prob(jnp.zeros(2)) == pytest.approx(2 * stats.norm.logpdf(0))
-    assert priors["sex[T.m]"].log_prob(jnp.zeros(2)) == pytest.approx(2 * stats.norm(0, 2.5).logpdf(0))
+    # 2.5 per standard deviation of a column, which is 1/2 here.
+    assert priors["sex[T.m]"].log_prob(jnp.zeros(2)) == pytest.approx(2 * stats.norm(0, 5.0).logpdf(0))
+
+
+def test_a_prior_of_the_intercept_is_one_of_the_level():
+    prior = make_prior("bernoulli", DESIGN, {"Intercept": dist.Normal(1.0, 2.0)}, np.array([0, 1, 1, 0]), 2)["level"]
+    theta = {"age": jnp.array(0.04), "sex[T.m]": jnp.array(-0.5)}
+    shift = 0.04 * 52.5 - 0.5 * 0.5
+    assert prior(theta).log_prob(jnp.array(3.0)) == pytest.approx(stats.norm(1 + shift, 2).logpdf(3.0), rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +85,7 @@ def test_priors_by_column():
 )
 def test_priors_that_do_not_fit(prior, message):
     with pytest.raises(ArgumentError, match=message):
-        make_prior("bernoulli", COLUMNS, prior, np.arange(2), 1)
+        make_prior("bernoulli", DESIGN, prior, np.array([0, 1, 1, 0]), 1)
 
 
 def test_priors_that_are_none():
@@ -94,17 +103,3 @@ def test_cutpoints_integrate_to_one_over_ordered_pairs():
     draws = OrderedNormal(5.0, 3).sample(jax.random.key(0), (100,))
     assert draws.shape == (100, 3)
     assert np.all(np.diff(draws) > 0)
-
-
-def test_the_first_class_is_the_reference():
-    theta = {"age": jnp.array([1.0, -1.0]), "sex[T.m]": jnp.zeros(2)}
-    likelihood = Likelihood("categorical", COLUMNS, True)
-    probs = likelihood.distribution(theta, jnp.array([[2.0, 0.0]]), jnp.array([[0.5, 0.0]])).probs
-    np.testing.assert_allclose(np.log(probs[0, 1:] / probs[0, 0]), [2.5, -2.0], rtol=1e-5)
-
-
-def test_ordinal_probabilities_are_cumulative_logits():
-    theta = {"age": jnp.array(1.0), "sex[T.m]": jnp.array(0.0), "cutpoints": jnp.array([-1.0, 1.0])}
-    fn = Likelihood("ordinal", COLUMNS, False).distribution(theta, jnp.array([[2.0, 0.0]]), jnp.array([[0.5]]))
-    expected = np.diff([0, *stats.logistic.cdf(np.array([-1.0, 1.0]) - 2.5), 1])
-    np.testing.assert_allclose(fn.probs[0], expected, rtol=1e-5)

@@ -1,33 +1,26 @@
-"""The coefficients of the table: their draws over all networks, and a table of them."""
+"""The effects as a table."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
 
 from bernflow.diagnostics.summaries import summarize
-from bernflow.keys import as_key
-from bernflow.semistructured.design import INTERCEPT
-from bernflow.semistructured.outcomes import RATIOS, site_names
-from bernflow.semistructured.plan import Member
+from bernflow.semistructured.design import INTERCEPT, Design
+from bernflow.semistructured.outcomes import RATIOS, describe_prior, site_names
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def coefficient_draws(
-    members: Sequence[Member],
-    columns: tuple[str, ...],
-    num: int,
-    key: Any,
-) -> dict[tuple, np.ndarray]:
-    """Return draws, `num` of every network, by (column,), or by (column, class)."""
-    keys = jax.random.split(as_key(key), len(members))
-    drawn = [m.posterior.draws(num, k, deterministic=False) for m, k in zip(members, keys, strict=True)]
+def by_coefficient(drawn: Mapping[str, np.ndarray], design: Design) -> dict[tuple, np.ndarray]:
+    """Return draws (num,) by (column,), or by (column, class)."""
+    names = list(zip(design.names, site_names(design.names), strict=True))
+    if design.has_intercept:
+        names.insert(0, (INTERCEPT, INTERCEPT))
     draws: dict[tuple, np.ndarray] = {}
-    for column, site in zip(columns, site_names(columns), strict=True):
-        values = np.concatenate([theta[site] for theta in drawn])
+    for column, site in names:
+        values = drawn[site]
         if values.ndim == 1:
             draws[(column,)] = values
         else:
@@ -54,3 +47,17 @@ def tabulate(draws: Mapping[tuple, np.ndarray], outcome: str) -> "pd.DataFrame":
     else:
         frame.index = pd.Index([name for name, *_ in rows], name="column")
     return frame
+
+
+def describe_priors(design: Design, priors: Mapping[str, Any], unit: float) -> dict[str, dict[str, str]]:
+    """Describe the priors in the user's units, and per standard deviation of the column (and of a measured outcome)."""
+    scales = dict(zip(site_names(design.names), design.scale, strict=True))
+    names = dict(zip(site_names(design.names), design.names, strict=True))
+    rows = {}
+    for site, prior in priors.items():
+        base = getattr(prior, "base_dist", prior)
+        factor = scales.get(site, 1.0) / unit
+        is_normal = type(base).__name__ == "Normal" and site in scales
+        inside = f"Normal({np.max(base.loc) * factor:.4g}, {np.max(base.scale) * factor:.4g})" if is_normal else ""
+        rows[names.get(site, site)] = {"prior": describe_prior(prior), "standardized": inside}
+    return rows

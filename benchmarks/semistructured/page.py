@@ -1,0 +1,105 @@
+"""The page and the figure of the coverage study: `python -m benchmarks.semistructured.page FOLDER`."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+# 85 to 95 % of 100 repeats.
+LOW, HIGH = 0.85, 0.95
+TITLE = "# Coverage of effects beside a network"
+INTRODUCTION = """\
+How often do 90 % intervals of `bf.SemiStructured` hold the true effect? Every cell has {repeats} simulated data sets of
+8x8 pictures, a table (age, sex, two doses), and an outcome that depends on both. Pictures are "shared" if they show the
+age (correlation 0.8) and "separate" if they do not. The table has the age as 60 ± 15 ("uncentered") or standardized.
+Networks are small and convolutional; two are cross-fitted for each data set, with few or many epochs. The posterior is
+the normal approximation from which the flow starts, in double precision, by the functions of the library mapped over
+data sets. A cell is right if {low:.0%} to {high:.0%} of the intervals of each effect hold the truth. "Warned" is the
+share of fits with a finding, so that their verdict is not "good".
+"""
+
+
+def load(folder: Path) -> list[dict[str, Any]]:
+    """Return the cells, in the order of their names."""
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+
+
+def is_right(cell: dict[str, Any]) -> bool:
+    """Tell whether the coverage of every effect is within the limits."""
+    return all(LOW - 1e-9 <= value <= HIGH + 1e-9 for value in cell["coverage"])
+
+
+def write_page(folder: Path, cells: list[dict[str, Any]]) -> Path:
+    """Write README.md beside the results."""
+    right = [is_right(cell) for cell in cells]
+    warned = [cell["warned"] >= 0.5 for cell in cells]
+    every = np.concatenate([cell["coverage"] for cell in cells])
+    unwarned = np.concatenate([cell["coverage"] for cell, w in zip(cells, warned, strict=True) if not w] or [[np.nan]])
+    lines = [
+        TITLE,
+        "",
+        INTRODUCTION.format(repeats=cells[0]["repeats"], low=LOW, high=HIGH),
+        f"- {sum(right)} of {len(cells)} cells are right; of the {len(cells) - sum(right)} others, "
+        f"{sum(w and not r for r, w in zip(right, warned, strict=True))} warn in at least half of their fits.",
+        f"- Mean coverage over all cells and effects: {every.mean():.3f}; over cells that mostly do not warn: "
+        f"{unwarned.mean():.3f}.",
+        f"- Lowest: {every.min():.2f}. Measured on: {', '.join(sorted({cell['device'] for cell in cells}))}.",
+        "",
+        "![Coverage by cell](coverage.png)",
+        "",
+        "| outcome | rows | epochs | pictures | age | " + " | ".join(cells[0]["columns"]) + " | bias of age / sd | "
+        "sd / sd with known f | warned |",
+        "|---|---|---|---|---|" + "---|" * (len(cells[0]["columns"]) + 3),
+    ]
+    for cell in cells:
+        bias = (cell["mean"][0] - cell["truth"][0]) / cell["sd"][0]
+        wider = cell["sd"][0] / cell["sd_of_the_oracle"][0]
+        covered = " | ".join(f"{value:.2f}" for value in cell["coverage"])
+        lines.append(
+            f"| {cell['outcome']} | {cell['num_rows']:,} | {cell['epochs']} | {cell['pictures']} | {cell['age']} "
+            f"| {covered} | {bias:+.2f} | {wider:.2f} | {cell['warned']:.2f} |"
+        )
+    path = folder / "README.md"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def draw(folder: Path, cells: list[dict[str, Any]]) -> Path:
+    """Draw the coverage of every effect by cell."""
+    from matplotlib.figure import Figure
+
+    from bernflow.plots.style import ACCENT, FIT, house_style
+
+    with house_style():
+        figure = Figure(figsize=(9.0, 0.24 * len(cells) + 1.4), layout="constrained")
+        axes = figure.subplots()
+        axes.axvspan(LOW, HIGH, color=FIT, alpha=0.12, linewidth=0)
+        axes.axvline(0.9, color=FIT, linewidth=0.9)
+        for row, cell in enumerate(cells):
+            color = ACCENT if cell["warned"] >= 0.5 else FIT
+            axes.plot(cell["coverage"], [row] * len(cell["coverage"]), "o", color=color, markersize=4, alpha=0.8)
+        names = [
+            f"{cell['outcome']}, {cell['num_rows']:,} rows, {cell['epochs']} epochs, {cell['pictures']}, {cell['age']}"
+            for cell in cells
+        ]
+        axes.set_yticks(range(len(cells)), names, fontsize=7)
+        axes.invert_yaxis()
+        axes.set_xlabel("share of 90 % intervals that hold the truth; colored: most fits warn")
+        path = folder / "coverage.png"
+        figure.savefig(path, dpi=130)
+    return path
+
+
+def main(folder: Path) -> None:
+    """Make both."""
+    cells = load(folder)
+    if not cells:
+        raise SystemExit(f"{folder} has no results: run `python -m benchmarks.semistructured.coverage {folder}` first.")
+    print(draw(folder, cells))
+    print(write_page(folder, cells))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
