@@ -12,7 +12,7 @@ from benchmarks.accuracy.summary import Row
 # A KL below this is drawn at it: it cannot be told from zero.
 LEAST = 1e-5
 HIGHEST = 1e4
-# One colour per library (Okabe and Ito), one marker per method; ours are filled.
+# One color per library (Okabe and Ito), one marker per method; ours are filled.
 LOOKS: dict[str, dict] = {
     "bernflow": {"color": "#0072B2", "marker": "o", "markersize": 7, "zorder": 5},
     "bernflow-choices": {"color": "#0072B2", "marker": "D", "markersize": 5.5, "zorder": 4},

@@ -9,7 +9,7 @@ from benchmarks.adversarial.suite import FILE
 from benchmarks.study.records import Record
 from benchmarks.study.tables import Table
 from benchmarks.study.writing import write_whole
-from bernflow.diagnostics.verdict import VERDICTS
+from bernflow.diagnostics import VERDICTS
 
 INTRODUCTION = (
     "Posteriors of known answer, many of them with mass where a fit may not look, fitted with the defaults. A fit is "

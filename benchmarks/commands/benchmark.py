@@ -316,7 +316,7 @@ def run(options: argparse.Namespace) -> int | None:
 
 COMMAND = Command(
     "benchmark",
-    "measure accuracy and speed beside other libraries",
+    "compare accuracy and speed with other libraries",
     "Measure how good and how fast fits are, in comparison with other libraries. `bernflow benchmark SUITE "
     "--help` explains one.",
     add_arguments,

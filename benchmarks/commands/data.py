@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> None:
 
 COMMAND = Command(
     "data",
-    "prepare the pictures of the melanoma experiment",
+    "prepare the images of the melanoma experiment",
     "Reduce the pictures of the ISIC 2020 challenge's own download to 128x128 and write them, with their table and "
     "the paper's split, to four parquet files of about 25 MB. The download is at "
     "https://challenge2020.isic-archive.com; the pictures' license is CC BY-NC 4.0. The files appear all at once, at "

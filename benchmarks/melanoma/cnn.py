@@ -57,8 +57,8 @@ def num_weights(network: Network) -> int:
 def paper_cnn(key: object, *, dtype: str = "float32", shape: tuple[int, int, int] = (128, 128, 3)) -> Network:
     """Make the paper's network with fresh weights: five convolutions and two dense layers, 419,489 weights.
 
-    Five 3x3 convolutions (32, 32, 64, 64, 128 channels), each followed by tanh, batch normalisation and 2x2 max
-    pooling; two dense layers of 128 with tanh, batch normalisation and dropout 0.3; one output. Glorot-uniform weights.
+    Five 3x3 convolutions (32, 32, 64, 64, 128 channels), each followed by tanh, batch normalization and 2x2 max
+    pooling; two dense layers of 128 with tanh, batch normalization and dropout 0.3; one output. Glorot-uniform weights.
 
     Args:
         key: an integer seed or a key.
@@ -132,7 +132,7 @@ def better_cnn(
 ) -> Network:
     """Make a residual network: a strided convolution, four stages of two blocks, an average over places; 2.8 M weights.
 
-    Rectified units, batch normalisation, He weights; the last normalisation of a block starts at zero, so that every
+    Rectified units, batch normalization, He weights; the last normalization of a block starts at zero, so that every
     block starts as the identity; dropout 0.3 before the output.
 
     Args:

@@ -50,7 +50,7 @@ class Melanoma:
         images: pictures (N, 128, 128, 3), uint8, on the disk and read when they are used.
         target: 1 for a melanoma (N,), int8.
         age: age in years (N,), the mean age where it is missing.
-        age_std: age standardised within each part (N,).
+        age_std: age standardized within each part (N,).
         age_missing: where the age was filled in (N,).
         sex: "female", "male" or "unknown" (N,).
         site: site of the body, or "unknown" (N,).
@@ -87,7 +87,7 @@ class Melanoma:
 
 
 def standardize(values: np.ndarray, split: np.ndarray) -> np.ndarray:
-    """Standardise every part by its own mean and sd (divisor n), as the paper did."""
+    """Standardize every part by its own mean and sd (divisor n), as the paper did."""
     out = np.empty(len(values), dtype=np.float64)
     for part in np.unique(split):
         here = split == part

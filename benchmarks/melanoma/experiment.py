@@ -23,7 +23,7 @@ PAPER = {"M1": (-0.0764, 0.83), "M2": (-0.0850, 0.66), "M3": (-0.0761, 0.82)}
 MODELS_VARIABLE = "BERNFLOW_MELANOMA_MODELS"
 DTYPE_VARIABLE = "BERNFLOW_MELANOMA_DTYPE"
 FULL_VARIABLE = "BERNFLOW_MELANOMA_FULL"
-# Small batches: of few pictures, they leave enough steps for the running means of the batch normalisation.
+# Small batches: of few pictures, they leave enough steps for the running means of the batch normalization.
 SMALL: dict[str, Any] = {
     "seeds": 1,
     "better_epochs": 0,
@@ -350,7 +350,7 @@ def _slopes(nuts: dict, fitted: dict, slopes: dict[str, list[np.ndarray]]) -> Fi
             axes.plot(*estimate_density(draws.astype(float)), color=color, linewidth=0.7, alpha=0.7)
         pooled = estimate_density(np.concatenate(members).astype(float))
         axes.plot(*pooled, color=color, linewidth=2.0, label=f"{label}: {len(members)} runs, pooled")
-    axes.set(xlabel="β₁ (standardised age)", ylabel="density")
+    axes.set(xlabel="β₁ (standardized age)", ylabel="density")
     axes.set_ylim(bottom=0.0)
     axes.legend(fontsize=8)
     return figure

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Key, UInt8
 
-# Batch normalisation as in Keras.
+# Batch normalization as in Keras.
 EPSILON = 1e-3
 Tree = dict[str, Any]
 
@@ -30,12 +30,12 @@ def he(key: Key[Array, ""], shape: tuple[int, ...]) -> Array:
 
 
 def norm_weights(num: int, scale: float = 1.0) -> Tree:
-    """Return scale and shift of a batch normalisation."""
+    """Return scale and shift of a batch normalization."""
     return {"gamma": jnp.full(num, scale, jnp.float32), "beta": jnp.zeros(num, jnp.float32)}
 
 
 def norm_state(num: int) -> Tree:
-    """Return the running mean and variance of a batch normalisation before training."""
+    """Return the running mean and variance of a batch normalization before training."""
     return {"mean": jnp.zeros(num, jnp.float32), "var": jnp.ones(num, jnp.float32)}
 
 
@@ -76,7 +76,7 @@ def running(state: Tree, mean: Array, var: Array, momentum: float) -> Tree:
 
 
 def batch_norm(weights: Tree, state: Tree, values: Array, training: bool, momentum: float) -> tuple[Array, Tree]:
-    """Normalise by the batch in training and by the running statistics otherwise."""
+    """Normalize by the batch in training and by the running statistics otherwise."""
     mean, var = moments(values) if training else (state["mean"], state["var"])
     slope = weights["gamma"].astype(jnp.float32) * lax.rsqrt(var + EPSILON)
     out = (values.astype(jnp.float32) - mean) * slope + weights["beta"].astype(jnp.float32)
@@ -105,9 +105,9 @@ def pool(values: Float[Array, "b h w c"], sign: Float[Array, " c"]) -> tuple[Arr
 
 @jax.custom_vjp
 def tanh_norm_pool(values: Array, bias: Array, gamma: Array, beta: Array) -> tuple[Array, Array, Array]:
-    """Apply tanh(. + bias), batch normalisation by the batch and 2x2 max pooling to (B, H, W, C), as one operation.
+    """Apply tanh(. + bias), batch normalization by the batch and 2x2 max pooling to (B, H, W, C), as one operation.
 
-    Tanh is increasing and the normalisation is increasing or, for gamma < 0, decreasing, so that the pooled value is
+    Tanh is increasing and the normalization is increasing or, for gamma < 0, decreasing, so that the pooled value is
     that of the largest or smallest input of the window. Only the inputs are kept for the gradient, and each pass reads
     the large array once: an automatic gradient would write four arrays of its size.
 
@@ -133,7 +133,7 @@ def _backward(saved: tuple, gradients: tuple[Array, Array, Array]) -> tuple[Arra
     axes, num = (0, 1, 2), b * h * w
     grad = gradients[0].astype(jnp.float32)
     scale = lax.rsqrt(var + EPSILON)
-    # Sums over the pooled values are enough for the normalisation: the other values have no gradient of their own.
+    # Sums over the pooled values are enough for the normalization: the other values have no gradient of their own.
     pooled = jnp.tanh(best.astype(jnp.float32) + bias)
     grad_beta = jnp.sum(grad, axes)
     grad_gamma = jnp.sum(grad * (pooled - mean) * scale, axes)

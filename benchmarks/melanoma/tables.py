@@ -15,7 +15,7 @@ import numpy as np
 
 
 class Ages(NamedTuple):
-    """Age of the patient, standardised within its part of the data, and outcome (1: melanoma), one row per image."""
+    """Age of the patient, standardized within its part of the data, and outcome (1: melanoma), one row per image."""
 
     age: np.ndarray
     target: np.ndarray

@@ -1,4 +1,4 @@
-"""Bayesian models with simulated data, each with one difficulty that real analyses meet.
+"""Bayesian models with simulated data, each with one difficulty that real analyzes meet.
 
 The data are made from a fixed seed, so that every run sees the same posterior.
 """

@@ -1,4 +1,4 @@
-"""Densities of awkward shape with known normalising constant and exact draws; as NumPyro models without data.
+"""Densities of awkward shape with known normalizing constant and exact draws; as NumPyro models without data.
 
 Every one integrates to one over its parameters, so that its log evidence is zero, unless a constant is given.
 """

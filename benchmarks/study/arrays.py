@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.study.writing import check_plain
-from bernflow.posterior.encoding import to_array
+from bernflow.posterior.container import to_array
 
 # What an archive may unpack to: so many bytes, and so many times its own size.
 SLACK, MAX_RATIO = 2**26, 100

@@ -43,7 +43,7 @@ def fit_curve(target: str, method: str, key: int, **settings: Any) -> Result:
 
 
 def exact_posterior(target: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return a grid on the parameter's own scale, the width of its cells, and the normalised log posterior there."""
+    """Return a grid on the parameter's own scale, the width of its cells, and the normalized log posterior there."""
     if target == "bernoulli":
         # Even in the logit: the grid is finest at the ends of (0, 1), where the density changes fastest.
         logit, step = np.linspace(-36.0, 36.0, NUM_GRID, retstep=True)

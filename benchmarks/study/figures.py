@@ -14,7 +14,7 @@ from benchmarks.study.methods import METHODS, TRUTH
 from benchmarks.study.plan import Result
 from benchmarks.study.writing import write_whole
 
-# Neighbouring orders of the polynomial get neighbouring colours; dark enough at the light end for a white page.
+# Neighboring orders of the polynomial get neighboring colors; dark enough at the light end for a white page.
 ORDER_MAP = "viridis"
 PICTURE_DPI = 130
 
@@ -39,7 +39,7 @@ def new_axes(figure: Figure, *shape: int, **sharing) -> np.ndarray:
 
 
 def order_colors(orders: Sequence[int]) -> dict[int, tuple]:
-    """Give every order a colour."""
+    """Give every order a color."""
     places = np.linspace(0.0, 0.85, len(orders))
     return {order: mpl.colormaps[ORDER_MAP](place) for order, place in zip(orders, places, strict=True)}
 

@@ -12,7 +12,7 @@ class Method:
     Attributes:
         label: how tables and figures call it.
         settings: what `bernflow.fit` is told.
-        color: its colour in every figure.
+        color: its color in every figure.
         described: its sizes and training, for a table.
     """
 

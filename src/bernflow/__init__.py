@@ -3,8 +3,8 @@
 import importlib
 from types import ModuleType
 
-# ArviZ 1 puts a lazy stand-in for NumPyro into sys.modules. Importing a submodule through it executes that submodule
-# twice and leaves `numpyro.factor` broken; an attribute of the package makes it real first.
+# ArviZ 1 puts a lazy proxy of NumPyro into sys.modules. Importing a submodule through it executes that submodule twice
+# and breaks `numpyro.factor`; accessing an attribute of the package first loads it properly.
 from numpyro import __version__ as _numpyro_version  # noqa: F401
 
 from bernflow.calibrate import Calibration, calibrate
@@ -43,7 +43,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> ModuleType:
-    """Import `bernflow.plots` when it is first used: most programs draw nothing, and matplotlib takes its time."""
+    """Import `bernflow.plots` on first use: importing matplotlib is slow, and most programs do not plot."""
     if name == "plots":
         return importlib.import_module("bernflow.plots")
     raise AttributeError(f"module 'bernflow' has no attribute {name!r}")

@@ -1,7 +1,7 @@
-"""Functions that are compiled quickly, and in the background while the host does something else.
+"""Compile functions in the background, with an adjustable optimization effort.
 
-XLA compiles most of a function with one core and without Python's lock. What a fit will need is known as soon as the
-model is; compiling it beside the search for a start makes use of a second core.
+XLA compiles mostly on one core and without holding Python's GIL. The functions that a fit needs are known as soon as
+the model is, so they are compiled on a second core during the search for a start.
 """
 
 import enum
@@ -24,23 +24,22 @@ from bernflow.compiled import filter_jit, num_variants
 from bernflow.errors import BernflowError
 from bernflow.memory import NEEDED_TO_COMPILE, check_memory
 
-# More functions at once than this, or than there are cores, only keep each other waiting, and the host, which traces
-# the next. A function that takes long has a thread of its own beside them, so that it does not hold them up.
+# More threads than this, or than cores, slow down each other and the host, which traces the next function. A function
+# that is slow to compile has a separate thread, so that it does not delay the others.
 MAX_THREADS = 2
 THREAD_NAME = "bernflow-compile"
-# What XLA compiles for a CPU by its former emitters is as fast and takes a third less of compiling; later versions of
-# XLA do not have them any more. Code in one piece, in place of 32, takes a tenth less: the pieces are not compiled side
-# by side.
+# The older CPU emitters of XLA compile in a third less time to equally fast code; later versions of XLA remove them.
+# Compiling in one piece instead of 32 saves another tenth, because the pieces are not compiled in parallel.
 QUICKER: dict[str, Any] = {"xla_cpu_use_fusion_emitters": False, "xla_cpu_parallel_codegen_split_count": 1}
 
 
 class Effort(enum.Enum):
-    """How hard XLA tries on a CPU; compiling and running times are those of a chunk of steps of eight schools.
+    """Optimization effort of XLA on a CPU; times are those of a chunk of training steps of eight schools.
 
-    * LEAST: for what runs for milliseconds. Compiled in a fifth of the time, runs three times longer.
-    * LIGHT: compiled in three quarters of the time, runs up to a sixth longer; most other functions no longer at all.
-    * WIDE: LIGHT with the widest vectors, where the time goes into one density of many rows (a fifth less).
-    * FULL: for what runs for long.
+    * LEAST: for functions that run for milliseconds. Compiles in a fifth of the time, runs three times as long.
+    * LIGHT: compiles in three quarters of the time, runs up to a sixth longer; most other functions not slower.
+    * WIDE: LIGHT with the widest vectors, for densities of many rows (a fifth faster).
+    * FULL: for functions that run for a long time.
     """
 
     LEAST = "least"
@@ -58,12 +57,12 @@ OPTIONS: dict[Effort, dict[str, Any]] = {
 
 
 class BackgroundJit:
-    """A function compiled when it is first called or, before that, in the background.
+    """A function compiled on its first call or, before that, in the background.
 
     Args:
-        function: what to compile.
-        effort: how hard to try where `with_effort` does not say otherwise.
-        is_long: whether compiling it takes longer than all others together.
+        function: the function to compile.
+        effort: optimization effort, unless `with_effort` changes it.
+        is_long: whether it takes longer to compile than all other functions together.
 
     Example:
         >>> import jax.numpy as jnp
@@ -84,8 +83,8 @@ class BackgroundJit:
         self._pending: list[Future] = []
 
     def with_effort(self, effort: Effort) -> "BackgroundJit":
-        """Return the same function, compiled with another effort and kept beside this one."""
-        if jax.default_backend() != "cpu":  # where efforts do not differ
+        """Return the same function compiled with another effort; both variants are cached."""
+        if jax.default_backend() != "cpu":  # efforts only differ on CPUs
             return self
         if effort not in self._variants:
             self._variants[effort] = BackgroundJit(self._function, effort, self._is_long)
@@ -93,43 +92,43 @@ class BackgroundJit:
         return self._variants[effort]
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
-        """Begin to compile for arguments such as these; only their shapes and what is not an array matter."""
+        """Start compiling for arguments of these shapes and types; static arguments are compared by value."""
         if self._is_long:
             check_memory(NEEDED_TO_COMPILE)
         if num_cores() > 1:
-            # Traced here and now: what runs while a model is traced, such as NumPyro's handlers, knows one thread only.
+            # Trace in this thread: code that runs during tracing, such as NumPyro's handlers, is not thread-safe.
             try:
                 lowered = self.lower(*args, **kwargs)
             except BernflowError:
                 raise
-            except Exception:  # of JAX: it will come again, where it can be explained
+            except Exception:  # the call itself will raise the same error, where it can be explained
                 return
             self._pending.append(_threads(self._is_long).submit(lowered.compile))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function, after what is being compiled: it may be the same."""
+        """Call the function, after waiting for pending compilations, which may be for the same arguments."""
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
-            return self._function(*args, **kwargs)  # a part of something that is compiled as a whole
+            return self._function(*args, **kwargs)  # part of a larger compiled function
         self._wait()
         if self._is_long and not num_variants(self._compiled):
             check_memory(NEEDED_TO_COMPILE)
         return self._compiled(*args, **kwargs)
 
     def wait(self, seconds: float) -> bool:
-        """Wait for what is being compiled, at most so long; return whether nothing is any more."""
+        """Wait at most `seconds` for pending compilations; return whether all of them are done."""
         pending = wait(tuple(self._pending), None if math.isinf(seconds) else max(0.0, seconds)).not_done
         return not pending
 
     def _wait(self) -> None:
         while True:
             try:
-                pending = self._pending.pop()  # which another thread may do, too
+                pending = self._pending.pop()  # another thread may do the same
             except IndexError:
                 return
-            pending.exception()  # whatever went wrong will do so again, in the right place
+            pending.exception()  # ignored: the call itself will raise the same error
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
-        """Trace the function and translate it for XLA."""
+        """Trace and lower the function."""
         return self._compiled.lower(*args, **kwargs)
 
     @functools.cached_property
@@ -138,12 +137,12 @@ class BackgroundJit:
 
 
 def background_jit(effort: Effort, is_long: bool = False) -> Callable[[Callable[..., Any]], BackgroundJit]:
-    """Decorate a function that is compiled in the background, with some effort."""
+    """Decorate a function to be compiled in the background with the given effort."""
     return functools.partial(BackgroundJit, effort=effort, is_long=is_long)
 
 
 def zeros_of(function: Callable[..., Any], *args: Any) -> Any:
-    """Return what a function would return, with zeros in place of all numbers and nothing computed.
+    """Return zeros of the shapes and types that a function would return, without running it.
 
     Example:
         >>> zeros_of(lambda x: {"a": x @ x.T}, np.ones((2, 3)))["a"].shape
@@ -157,10 +156,10 @@ def zeros_of(function: Callable[..., Any], *args: Any) -> Any:
 
 @contextmanager
 def without_pauses() -> Iterator[None]:
-    """Pause Python's garbage collector, if no thread of the user runs meanwhile.
+    """Pause Python's garbage collector unless other threads of the user are running.
 
-    Tracing creates so many objects that the collector would go through all of them again and again, for a tenth of the
-    time of a first fit. The collector belongs to the process, so it is left alone if another thread could rely on it.
+    Tracing creates so many objects that repeated collections would take a tenth of the time of a first fit. The
+    collector is global to the process, so it stays enabled if another thread could rely on it.
 
     Example:
         >>> with without_pauses():
@@ -178,7 +177,7 @@ def without_pauses() -> Iterator[None]:
 
 
 def _has_other_threads() -> bool:
-    """Tell whether a thread is alive besides the current one, our compile threads and the monitor of tqdm's bars."""
+    """Tell whether any thread is alive other than the current one, our compile threads and tqdm's monitor."""
     return any(
         thread is not threading.current_thread()
         and not thread.name.startswith(THREAD_NAME)
@@ -194,11 +193,11 @@ def num_cores() -> int:
 
 @functools.cache
 def _known(effort: Effort) -> Mapping[str, Any] | None:
-    """Return what this version of XLA knows of the options of an effort."""
+    """Return the options of an effort that this version of XLA accepts."""
     if jax.default_backend() != "cpu":
         return None
     options = QUICKER | OPTIONS[effort]
-    # All of them at once: every question takes a compilation.
+    # All options are tested at once, because every test is a compilation.
     if _accepts(*QUICKER.items(), *OPTIONS[Effort.WIDE].items()):
         return options
     return dict(option for option in options.items() if _accepts(option)) or None

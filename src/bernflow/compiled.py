@@ -1,7 +1,7 @@
-"""The functions that bernflow compiles, so that they can be cleared without clearing those of the user.
+"""A registry of the functions that bernflow compiles, so that their caches can be cleared without the user's.
 
-`jax.clear_caches` drops everything that a process has compiled. All functions of bernflow that live as long as the
-process are compiled by the decorators of this module, which remember them.
+`jax.clear_caches` drops everything that a process has compiled. All functions of bernflow with the lifetime of the
+process are compiled by the decorators of this module, which register them.
 """
 
 import weakref
@@ -13,12 +13,12 @@ import jax
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-# Weak references, so that a function that is dropped by its owner is dropped here, too.
+# Weak references, so that functions are dropped with their owners.
 _functions: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def filter_jit(function: Function, **options: Any) -> Function:
-    """Compile a function with `eqx.filter_jit`, and remember it.
+    """Compile a function with `eqx.filter_jit` and register it.
 
     Example:
         >>> @filter_jit
@@ -36,30 +36,30 @@ def filter_jit(function: Function, **options: Any) -> Function:
 
 
 def jit(function: Function, **options: Any) -> Function:
-    """Compile a function with `jax.jit`, and remember it."""
+    """Compile a function with `jax.jit` and register it."""
     compiled: Any = jax.jit(function, **options)
     _remember(compiled)
     return compiled
 
 
 def num_compiled() -> int:
-    """Count the compiled variants of bernflow's own functions: one for every model, shape and type that they met."""
+    """Count the compiled variants of bernflow's own functions: one for every model, shape and type."""
     return sum(function._cache_size() for function in list(_functions))
 
 
 def num_variants(function: Any) -> int:
-    """Count the compiled variants of one function that `filter_jit` returned; 0 where that is not known."""
+    """Count the compiled variants of one function returned by `filter_jit`; 0 if unknown."""
     cached = getattr(function, "_cached", None)
     return cached._cache_size() if cached is not None and cached in _functions else 0
 
 
 def clear_compiled() -> None:
-    """Drop the compiled variants of bernflow's own functions; those needed again are compiled again."""
+    """Drop the compiled variants of bernflow's own functions; they are recompiled when needed."""
     for function in list(_functions):
         function.clear_cache()
 
 
 def _remember(function: Any) -> None:
-    # Both methods are JAX's own, but not documented. A version without them clears nothing.
+    # Both methods are undocumented in JAX. With a version that lacks them nothing is registered.
     if hasattr(function, "clear_cache") and hasattr(function, "_cache_size"):
         _functions.add(function)

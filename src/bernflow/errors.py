@@ -1,10 +1,10 @@
-"""Errors that say what was given, what was expected and what to do."""
+"""Exceptions. Messages state what was given, what was expected and what to do."""
 
 from bernflow.text import printable
 
 
 class BernflowError(Exception):
-    """Base class of every error that bernflow raises on purpose.
+    """Base class of all errors raised by bernflow.
 
     Example:
         >>> try:
@@ -15,12 +15,12 @@ class BernflowError(Exception):
     """
 
     def __str__(self) -> str:
-        """Return the message; a terminal shows what a file put into it, and does not obey it."""
+        """Return the message with control characters escaped, because parts of it may come from files."""
         return printable(super().__str__(), keep="\n\t")
 
 
 class ModelError(BernflowError, ValueError):
-    """The model cannot be fitted as it stands; the message names the site or argument.
+    """The model cannot be fitted; the message names the site or argument.
 
     Example:
         >>> bf.Model(prior={}, likelihood=lambda theta: None, y=np.zeros(3))
@@ -31,7 +31,7 @@ class ModelError(BernflowError, ValueError):
 
 
 class ArgumentError(BernflowError, ValueError):
-    """An argument of a bernflow function is wrong; the message names it.
+    """An argument of a bernflow function is invalid; the message names it.
 
     Example:
         >>> post.draws(-1)
@@ -42,7 +42,7 @@ class ArgumentError(BernflowError, ValueError):
 
 
 class FileFormatError(BernflowError, ValueError):
-    """A file is not a saved posterior, is damaged, or comes from a newer bernflow.
+    """A file is not in the expected format, is damaged, or was written by a newer version of bernflow.
 
     Example:
         >>> import pathlib
@@ -55,7 +55,7 @@ class FileFormatError(BernflowError, ValueError):
 
 
 class FileWriteError(BernflowError, OSError):
-    """A file or folder cannot be written; what was there before is unchanged.
+    """A file or folder cannot be written; existing files are unchanged.
 
     Example:
         >>> import pathlib
@@ -68,7 +68,7 @@ class FileWriteError(BernflowError, OSError):
 
 
 class UnknownArgumentError(ArgumentError, TypeError):
-    """A keyword argument that neither bernflow nor the model knows; the message names the nearest one.
+    """A keyword argument is unknown to bernflow and the model; the message suggests the closest match.
 
     Example:
         >>> bf.fit(model, y, step=100)

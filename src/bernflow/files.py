@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all: finished beside their place, then moved into it."""
+"""Atomic file writes: a temporary file in the same folder is renamed when it is complete."""
 
 import errno
 import json
@@ -15,7 +15,7 @@ import numpy as np
 
 from bernflow.errors import FileWriteError
 
-# Bytes of a description in JSON.
+# Largest JSON file that is read, in bytes.
 MAX_DESCRIPTION = 2**26
 SPACE = "free some space on that disk, or choose another one"
 RIGHTS = "choose a folder that you may write to"
@@ -30,11 +30,11 @@ ADVICE = {
 
 
 def write_whole(path: str | os.PathLike, write: Callable[[BinaryIO], Any]) -> Path:
-    """Write a file; until it is complete on disk, what was there before stays.
+    """Write a file atomically: an existing file is replaced only when the new one is complete on disk.
 
     Args:
-        path: the file. Where it is a symbolic link, what it leads to is replaced.
-        write: given a binary stream, which can be read, too, writes the contents.
+        path: the file. If it is a symbolic link, its target is replaced.
+        write: writes the contents to a binary stream, which is also readable.
     """
     path = Path(path)
     with explained(path):
@@ -52,7 +52,7 @@ def write_whole(path: str | os.PathLike, write: Callable[[BinaryIO], Any]) -> Pa
 
 
 def ensure_writable(folder: str | os.PathLike) -> Path:
-    """Create a folder and make sure, before any long work, that files can be written there."""
+    """Create a folder and check that files can be written there, before any long computation."""
     folder = Path(folder)
     with explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -65,15 +65,15 @@ def ensure_writable(folder: str | os.PathLike) -> Path:
 
 
 def json_text(value: Any) -> str:
-    """Return strict JSON of plain and NumPy values; numbers that JSON lacks become text ("inf", "nan")."""
+    """Return strict JSON of Python and NumPy values; non-finite numbers become strings ("inf", "nan")."""
     return json.dumps(_jsonable(value), indent=1, allow_nan=False) + "\n"
 
 
 def check_plain(path: Path) -> None:
-    """Refuse what is neither a file nor a folder of files: links and pipes lead elsewhere.
+    """Raise an error for links, pipes and the like, which may lead elsewhere.
 
     Raises:
-        ValueError: if it is something else.
+        ValueError: if the path is neither a regular file nor a folder of regular files.
     """
     for part in (path, *path.rglob("*")) if path.is_dir() else (path,):
         mode = part.lstat().st_mode
@@ -82,7 +82,7 @@ def check_plain(path: Path) -> None:
 
 
 def read_plain(path: Path, limit: int = MAX_DESCRIPTION) -> bytes:
-    """Read a description that anybody may have written: a file, no link, and not too large."""
+    """Read a small untrusted file: a regular file, not a link, of limited size."""
     check_plain(path)
     if path.stat().st_size > limit:
         raise ValueError(f"{path.name} has {path.stat().st_size:,} bytes")
@@ -91,7 +91,7 @@ def read_plain(path: Path, limit: int = MAX_DESCRIPTION) -> bytes:
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Say of a failure to write which file or folder it concerns, and what to do."""
+    """Convert errors in writing to a `FileWriteError` that names the path and what to do."""
     try:
         yield
     except FileWriteError:
@@ -105,18 +105,16 @@ def explained(path: Path) -> Iterator[None]:
         inside = str(error.filename or "").partition(f".part{os.sep}")[2]
         why = f"{inside}: {why}" if inside else why
         advice = ADVICE.get(error.errno or 0, "choose another place")
-        raise FileWriteError(
-            f"{path} cannot be written ({why}): {advice}. What was there before is unchanged."
-        ) from error
+        raise FileWriteError(f"{path} cannot be written ({why}): {advice}. Existing files are unchanged.") from error
 
 
 def place_of(path: Path) -> Path:
-    """Follow symbolic links, so that a link stays one and the parts lie on the disk that it leads to."""
+    """Resolve symbolic links, so that links are kept and temporary files are on the same disk as the target."""
     return Path(os.path.realpath(path))
 
 
 def sibling(path: Path, ending: str) -> Path:
-    """Return a hidden name beside a file or folder that nobody else uses."""
+    """Return a unique hidden path in the same folder."""
     return path.with_name(f".{path.name}.{uuid.uuid4().hex}.{ending}")
 
 

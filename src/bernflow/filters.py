@@ -1,4 +1,4 @@
-"""Warning filters that hold for a few lines only."""
+"""Local warning filters."""
 
 import threading
 import warnings
@@ -10,10 +10,10 @@ _LOCK = threading.RLock()
 
 @contextmanager
 def local_filters() -> Iterator[None]:
-    """Restore the warning filters at the end of a `with` block, also where several threads run such blocks.
+    """Restore the warning filters at the end of a `with` block; thread-safe.
 
-    The filters belong to the process. Threads that enter and leave `warnings.catch_warnings` in turns restore each
-    other's filters, and one of them can stay for good; so one of our threads at a time changes them.
+    The filters are global to the process. Threads that enter and leave `warnings.catch_warnings` in turns restore each
+    other's filters, and a temporary filter can become permanent. So only one thread at a time may change them.
 
     Example:
         >>> import warnings

@@ -1,7 +1,6 @@
-"""Checksums of Python values by content: data, objects, and functions with their code and all that they refer to.
+"""Checksums of Python values by content: data, objects, and functions with their code and everything they refer to.
 
-They are the same in another process that makes the same values. Where a value hides its content (a lock, an open
-file), only its type counts.
+The checksum of equal values is the same in every process. Only the type of opaque values (locks, open files) counts.
 """
 
 import hashlib
@@ -17,13 +16,13 @@ import numpy as np
 from bernflow.errors import ArgumentError
 from bernflow.functions import code_parts, is_library, loaded_names
 
-# Of larger arrays so many bytes are read: in blocks spread evenly, the first and the last among them.
+# Of larger arrays only MAX_HASHED_BYTES are hashed, in evenly spaced blocks including the first and the last.
 MAX_HASHED_BYTES, NUM_BLOCKS = 2**30, 64
-# Values that their `repr` describes completely.
+# Types whose `repr` describes the value completely.
 PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), slice, range)
-# Long sequences of plain values are read at once.
+# Sequences of plain values longer than this are hashed by their `repr`.
 LONG = 1000
-# What every class has, and what Python keeps there for itself, some of it only after the first use.
+# Attributes of classes that Python manages, some of them set only after first use.
 INTERNAL = (
     "__dict__",
     "__weakref__",
@@ -40,9 +39,9 @@ INTERNAL = (
 def fingerprint(value: Any) -> str:
     """Return a checksum of a value.
 
-    Of functions it covers code, defaults, closures and the globals that they read; of objects of the user's own classes
-    the methods, too. Functions and classes of installed packages count by name. An object may say by a method
-    `identity_parts` what it depends on.
+    The checksum of a function covers its code, defaults, closure and the globals that it reads; that of an object of a
+    user-defined class also covers the methods. Functions and classes of installed packages are identified by name. An
+    object may define a method `identity_parts` that returns what its identity depends on.
 
     Example:
         >>> scale = 1.0
@@ -55,13 +54,13 @@ def fingerprint(value: Any) -> str:
         return _Reader().digest(value).hex()
     except RecursionError as error:
         raise ArgumentError(
-            f"A {type(value).__name__} is nested too deeply to be compared with one of an earlier call: expected a "
-            "model that refers to itself through fewer steps. Leave out resume=."
+            f"A {type(value).__name__} is nested too deeply to be compared with that of an earlier call: expected a "
+            "model with fewer levels of nesting. Leave out resume=."
         ) from error
 
 
 class _Reader:
-    """Digests of values; each object is read once, and cycles end where they began."""
+    """Computes digests of values; each object is read once, and cycles are detected."""
 
     def __init__(self) -> None:
         self._open: dict[int, int] = {}
@@ -80,7 +79,7 @@ class _Reader:
             found = _hash(*self._parts(value))
         finally:
             del self._open[number]
-        self._done[number] = found, value  # the value is kept, so that no other one gets its id
+        self._done[number] = found, value  # keeps the value alive, so that its id is not reused
         return found
 
     def _parts(self, value: Any) -> Iterator[str | bytes]:
@@ -147,7 +146,7 @@ class _Reader:
             yield from self._globals(value)
 
     def _globals(self, value: types.FunctionType) -> Iterator[str | bytes]:
-        """Yield the globals that a function reads; of modules of the user, what it reads of them."""
+        """Yield the globals that a function reads, and the attributes that it reads of user modules."""
         names = loaded_names(value.__code__)
         for name in sorted(names.globals & value.__globals__.keys()):
             yield name
@@ -189,10 +188,10 @@ class _Reader:
         yield from self._reduced(value)
 
     def _reduced(self, value: Any) -> Iterator[str | bytes]:
-        """Yield what pickle would store of an object."""
+        """Yield the state that pickle would store of an object."""
         try:
             reduced = value.__reduce_ex__(4)
-        except Exception:  # a lock, a file or a generator: there is nothing to compare
+        except Exception:  # a lock, a file or a generator has no state to compare
             yield "opaque"
             return
         if isinstance(reduced, str):
@@ -206,7 +205,7 @@ class _Reader:
 
 
 def _without_caches(cls: type, state: Any) -> Any:
-    """Leave out attributes that the class computes when they are first asked for, as by `cached_property`."""
+    """Leave out attributes that are computed on first access, as by `cached_property`."""
     if not isinstance(state, dict):
         return state
     return {name: part for name, part in state.items() if not _is_computed(getattr(cls, str(name), None))}

@@ -1,4 +1,4 @@
-"""Folders that appear whole or not at all: finished beside their place, then exchanged with what is there."""
+"""Atomic writes of folders: a complete temporary folder is exchanged with the existing one."""
 
 import contextlib
 import ctypes
@@ -11,24 +11,24 @@ from typing import Any
 
 from bernflow.files import explained, place_of, sibling
 
-# How often a folder is moved aside for a new one before we give up; another process may put its own there each time.
+# Number of attempts to replace a folder, because other processes may replace it at the same time.
 MAX_SWAPS = 100
-# Of Linux' renameat2: paths are relative to the working folder; the two names are exchanged.
+# Constants of renameat2 in Linux: paths are relative to the working folder; exchange two names atomically.
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 
 
 def write_folder(
     folder: str | os.PathLike, write: Callable[[Path], Any], keep: Callable[[Path], Iterable[str]] | None = None
 ) -> Path:
-    """Write a folder; until it is complete on disk, what was there before stays.
+    """Write a folder atomically: an existing folder is replaced only when the new one is complete on disk.
 
-    Processes that write the same folder at once leave the one of the last of them, whole. On Linux the old and the new
-    one are exchanged in one step; elsewhere there is a moment without any.
+    If several processes write the same folder, the last one wins. On Linux the old and the new folder are exchanged in
+    one step; on other systems there is a moment without either.
 
     Args:
         folder: the folder; it and its parents are created.
-        write: given an empty folder, fills it.
-        keep: given the old folder, names what goes on in the new one, unless it has something of that name.
+        write: fills an empty folder.
+        keep: returns the names of entries of the old folder that are kept, unless the new one has the same names.
     """
     folder = Path(folder)
     with explained(folder):
@@ -58,10 +58,10 @@ def _sync(folder: Path) -> None:
 
 
 def _share(source: Path, target: Path) -> None:
-    """Let a file or folder appear at a second place too, so that it is never missing from both."""
+    """Hard-link a file or folder to a second path, so that at least one of them always exists."""
     if os.path.lexists(target):
         return
-    with contextlib.suppress(FileNotFoundError):  # its owner has just removed it
+    with contextlib.suppress(FileNotFoundError):  # removed meanwhile
         if source.is_dir() and not source.is_symlink():
             shutil.copytree(source, target, symlinks=True, copy_function=_link)
         else:
@@ -74,11 +74,11 @@ def _link(source: str | Path, target: str | Path) -> None:
     except FileNotFoundError:
         raise
     except (OSError, NotImplementedError):
-        shutil.copy2(source, target, follow_symlinks=False)  # some file systems know no second names
+        shutil.copy2(source, target, follow_symlinks=False)  # some file systems do not support hard links
 
 
 def _swap(fresh: Path, place: Path) -> list[Path]:
-    """Put a finished folder into its place; return where those lie now that were there before."""
+    """Move a finished folder into place; return the new paths of the folders that it replaced."""
     old: list[Path] = []
     for _ in range(MAX_SWAPS):
         try:
@@ -95,13 +95,13 @@ def _swap(fresh: Path, place: Path) -> list[Path]:
         try:
             os.rename(place, aside)
         except FileNotFoundError:
-            continue  # another process has just moved it
+            continue  # another process moved it
         old.append(aside)
     raise OSError(errno.EBUSY, "other processes keep replacing it")
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Let two folders change places in one step; return whether the system can."""
+    """Exchange two folders atomically; return whether the system supports it."""
     try:
         rename = ctypes.CDLL(None).renameat2
     except (OSError, AttributeError, TypeError):

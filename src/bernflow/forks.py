@@ -1,7 +1,7 @@
-"""Refuse to work in a process that was forked after JAX had started.
+"""Raise an error in a process that was forked after JAX was initialized.
 
-A fork copies the memory of a process, but only one of its threads. XLA's threads do not exist in the child, and the
-first computation there waits for them forever.
+A fork copies the memory of a process, but only one of its threads. The threads of XLA do not exist in the child, so the
+first computation there would wait for them forever.
 """
 
 import os
@@ -12,7 +12,7 @@ from bernflow.errors import BernflowError
 
 
 class _Process:
-    """What is known of this process."""
+    """State of this process."""
 
     is_forked_after_start = False
 
@@ -22,13 +22,13 @@ def check_not_forked() -> None:
     if _Process.is_forked_after_start:
         raise BernflowError(
             "This process was forked after JAX had started in its parent. JAX's threads do not exist in a forked "
-            "process, so that every computation would hang. Start worker processes afresh: use "
+            "process, so every computation would hang. Start new worker processes instead of forking: use "
             'multiprocessing.get_context("spawn"), joblib (its default backend, loky) or Dask.'
         )
 
 
 def _note_fork() -> None:
-    # Not part of JAX's public interface; a version without it is not checked.
+    # Not part of JAX's public API; without it there is no check.
     started = getattr(xla_bridge, "backends_are_initialized", lambda: False)
     _Process.is_forked_after_start = started()
 

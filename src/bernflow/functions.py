@@ -1,4 +1,4 @@
-"""What a function consists of: its code without line numbers, the names that it loads, and whose it is."""
+"""Inspection of functions: their code without line numbers, the names that they load, and their origin."""
 
 import dis
 import functools
@@ -12,20 +12,20 @@ from typing import Any, NamedTuple
 INSTALLED = ("site-packages", "dist-packages")
 LOADS_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 LOADS_ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM")
-# A script or notebook, here and in a worker.
+# Names of the main module, here and in a worker.
 MAIN = ("__main__", "__mp_main__")
 IMPORTS = ("IMPORT_NAME",)
 
 
 class Names(NamedTuple):
-    """The names that a function loads, those of functions inside of it included."""
+    """The names that a function and its nested functions load."""
 
     globals: frozenset[str]
     attributes: frozenset[str]
     imports: frozenset[str]
 
     def modules(self) -> Iterator[types.ModuleType]:
-        """Yield the modules of the user that the function imports itself."""
+        """Yield the user modules that the function imports."""
         for name in sorted(self.imports):
             module = sys.modules.get(name)
             if isinstance(module, types.ModuleType) and not is_library(module):
@@ -33,7 +33,7 @@ class Names(NamedTuple):
 
 
 def loaded_names(code: types.CodeType) -> Names:
-    """Return what a function loads from its module, from objects, and by imports."""
+    """Return the globals, attributes and imports that a function loads."""
     found: dict[str, set[str]] = {"globals": set(), "attributes": set(), "imports": set()}
     for part in _nested(code):
         for step in dis.get_instructions(part):
@@ -44,7 +44,7 @@ def loaded_names(code: types.CodeType) -> Names:
 
 
 def code_parts(code: types.CodeType) -> Iterator[str | bytes]:
-    """Yield what the code of a function does, but for its constants: no names of files and no line numbers."""
+    """Yield the parts of a code object that determine its behavior, except for constants; no file names or lines."""
     counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
     arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + 2]
     yield "code"

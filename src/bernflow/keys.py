@@ -1,7 +1,7 @@
-"""Random keys: an integer seed or a JAX key, never a hidden default.
+"""Random keys from integer seeds or JAX keys.
 
-Keys that the host hands out are derived by NumPy: JAX would compile its hash for every number of them, and once more
-inside of every function that splits a key.
+Keys are derived on the host by NumPy, because JAX would compile its hash for every number of keys, and again inside
+every function that splits a key.
 """
 
 import math
@@ -15,14 +15,14 @@ from jaxtyping import Array, Key, UInt32
 
 from bernflow.errors import ArgumentError
 
-# XLA's own generator compiles five times faster than JAX's default one and runs twice as fast.
+# The generator of XLA compiles five times faster than the default one of JAX and runs twice as fast.
 GENERATOR = "rbg"
-# The same generator, whose keys are split without a hash.
+# The same generator with keys that are split without a hash.
 QUICK = "unsafe_rbg"
 
 
 def as_key(key: object) -> Key[Array, ""]:
-    """Turn an integer seed, a `jax.random.key` or an old-style `jax.random.PRNGKey` into a key of our generator.
+    """Convert an integer seed, a `jax.random.key` or an old-style `jax.random.PRNGKey` to a key of `GENERATOR`.
 
     Example:
         >>> as_key(1) == as_key(jax.random.key(1))
@@ -34,7 +34,7 @@ def as_key(key: object) -> Key[Array, ""]:
         return _convert(key)
     if not isinstance(key, bool | jax.Array):
         try:
-            # Seeds wrap at 32 bits, so that they mean the same in single and in double precision.
+            # Seeds wrap at 32 bits, so that they are the same in single and double precision.
             return _convert(np.array([0, operator.index(key) % 2**32], np.uint32))  # type: ignore[arg-type]
         except TypeError:
             pass
@@ -42,12 +42,12 @@ def as_key(key: object) -> Key[Array, ""]:
 
 
 def portable(key: Key[Array, "..."]) -> Key[Array, "..."]:
-    """Return a key of JAX's default generator, for functions that take no other (`jax.random.poisson`)."""
+    """Return a key of JAX's default generator, for functions that need one (`jax.random.poisson`)."""
     return jax.random.wrap_key_data(jax.random.key_data(key)[..., :2], impl="threefry2x32")
 
 
 def quick(key: Key[Array, ""]) -> Key[Array, ""]:
-    """Return a key that splits without a hash, whose compilation takes long: for points of which any will do.
+    """Return a key that splits without a hash, which is slow to compile; for uses that need no high quality.
 
     Example:
         >>> jax.random.key_impl(quick(as_key(1)))
@@ -57,7 +57,7 @@ def quick(key: Key[Array, ""]) -> Key[Array, ""]:
 
 
 def nth(key: Key[Array, ""], number: int) -> Key[Array, ""]:
-    """Derive the key of a number from a key, outside of compiled code.
+    """Derive a key from a key and a number, outside compiled code.
 
     Example:
         >>> nth(as_key(1), 0) == nth(as_key(1), 1)
@@ -67,7 +67,7 @@ def nth(key: Key[Array, ""], number: int) -> Key[Array, ""]:
 
 
 def spawn(key: Key[Array, ""], num: int) -> list[Key[Array, ""]]:
-    """Derive several keys from a key, outside of compiled code.
+    """Derive several keys from a key, outside compiled code.
 
     Example:
         >>> first, second = spawn(as_key(1), 2)
@@ -76,7 +76,7 @@ def spawn(key: Key[Array, ""], num: int) -> list[Key[Array, ""]]:
 
 
 def grid(key: Key[Array, ""], shape: tuple[int, ...]) -> Key[Array, "..."]:
-    """Derive an array of keys from a key, outside of compiled code.
+    """Derive an array of keys from a key, outside compiled code.
 
     Example:
         >>> grid(as_key(1), (2, 3)).shape
@@ -86,7 +86,7 @@ def grid(key: Key[Array, ""], shape: tuple[int, ...]) -> Key[Array, "..."]:
 
 
 def generator(key: Key[Array, ""]) -> np.random.Generator:
-    """Return NumPy's generator, seeded by a key, for random numbers that the host needs.
+    """Return a NumPy generator seeded by a key, for random numbers on the host.
 
     Example:
         >>> bool(generator(as_key(1)).random() == generator(as_key(1)).random())
@@ -96,22 +96,22 @@ def generator(key: Key[Array, ""]) -> np.random.Generator:
 
 
 def _seeds(key: Key[Array, ""], *path: int) -> np.random.SeedSequence:
-    # Numbers of a path are not negative.
+    # Numbers in a spawn key must not be negative.
     return np.random.SeedSequence(np.asarray(jax.random.key_data(key)).tolist(), spawn_key=[n + 1 for n in path])
 
 
 def _wrap(key: Key[Array, ""], seeds: np.random.SeedSequence, shape: tuple[int, ...]) -> Key[Array, "..."]:
-    """Make keys of the same generator as a key's."""
+    """Make keys of the same generator as `key`."""
     width = jax.random.key_data(key).shape[-1]
     words = seeds.generate_state(math.prod(shape) * width).reshape(*shape, width)
     return _on_device(words, jax.random.key_impl(key))
 
 
 def _convert(data: UInt32[Array | np.ndarray, " n"]) -> Key[Array, ""]:
-    """Repeat the two words of a default key, as JAX itself does when it seeds this generator."""
+    """Repeat the two words of a default key, as JAX does to seed this generator."""
     return _on_device(np.resize(np.asarray(data), (4,)), GENERATOR)
 
 
 def _on_device(words: np.ndarray, impl: Any) -> Key[Array, "..."]:
-    with jax.transfer_guard("allow"):  # intended, whatever the user forbids to other code
+    with jax.transfer_guard("allow"):  # intended transfer, even if the user disallows others
         return jax.random.wrap_key_data(words, impl=impl)  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
-"""Folders that one process at a time works in.
+"""Exclusive locks on folders.
 
-The lock is on the folder itself, so that no file is left behind; filelock would need one in every folder.
+The folder itself is locked, so no file is left behind; filelock would need a lock file in every folder.
 """
 
 import contextlib
@@ -12,25 +12,25 @@ from bernflow.errors import BernflowError
 
 try:
     import fcntl
-except ImportError:  # Windows has no such locks: there, two processes must not be given the same folder
+except ImportError:  # on Windows folders are not locked
     fcntl = None  # type: ignore[assignment]
 
 
 class FolderTakenError(BernflowError):
-    """Another process, or another thread, works in a folder."""
+    """Another process or thread holds the lock of a folder."""
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder, which leaves no file behind; it ends with the process, however that ends.
+    """Hold the lock of a folder; the system releases it at the latest when the process ends.
 
-    File systems that know no locks are used without.
+    On file systems without locks this does nothing.
 
     Args:
-        folder: the folder, which exists.
+        folder: an existing folder.
 
     Raises:
-        FolderTakenError: if it is taken.
+        FolderTakenError: if the folder is locked.
     """
     if fcntl is None:
         yield
@@ -42,7 +42,7 @@ def locked(folder: Path) -> Iterator[None]:
         except BlockingIOError as error:
             raise FolderTakenError(f"{folder} is in use by another process.") from error
         except OSError:
-            pass  # network file systems may refuse; files of unique names are written whole all the same
+            pass  # some network file systems do not support locks
         yield
     finally:
         os.close(descriptor)

@@ -1,7 +1,7 @@
-"""Look at the free memory before something is compiled.
+"""Check the free memory before compiling.
 
-LLVM, which compiles for XLA, ends the whole process if it cannot allocate memory. An error that can be caught, and that
-says what to do, is raised before it gets there.
+LLVM, the compiler behind XLA, aborts the whole process if it cannot allocate memory. The check raises an error before
+that happens, which can be caught and says what to do.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,8 +10,8 @@ from pathlib import Path
 from bernflow.errors import BernflowError
 
 MIB = 2**20
-# A first fit of eight schools takes 141 MiB of memory and 165 MiB of address space for what it compiles (JAX 0.10 on a
-# CPU); in 100 dimensions a process with 140 MiB left crashes, and one with 180 MiB does not. The rest is a margin.
+# A first fit of eight schools needs 141 MiB of memory and 165 MiB of address space to compile (JAX 0.10 on a CPU). In
+# 100 dimensions a process with 140 MiB left crashes, and one with 180 MiB does not. The rest is a margin.
 NEEDED_TO_FIT = 256 * MIB
 # Compiling the training steps alone takes 37 MiB for eight schools and 60 MiB in 100 dimensions.
 NEEDED_TO_COMPILE = 128 * MIB
@@ -23,7 +23,7 @@ class NotEnoughMemoryError(BernflowError, MemoryError):
 
 
 def check_memory(needed: int = NEEDED_TO_FIT) -> None:
-    """Raise an error if fewer bytes than this are free; do nothing on systems that do not tell.
+    """Raise an error if fewer than `needed` bytes are free; do nothing on systems that do not report it.
 
     Example:
         >>> check_memory(needed=1)
@@ -36,12 +36,12 @@ def check_memory(needed: int = NEEDED_TO_FIT) -> None:
     if free < needed:
         raise NotEnoughMemoryError(
             f"{max(free, 0) // MIB} MiB {what} are free, and compiling takes up to {needed // MIB} MiB; with less, the "
-            f"compiler would end the process. {advice}"
+            f"compiler would abort the process. {advice}"
         )
 
 
 def free_in_system() -> int | None:
-    """Return the bytes that programs can allocate on this machine."""
+    """Return the free memory of this machine in bytes, or None if unknown."""
     try:
         lines = (PROC / "meminfo").read_text().splitlines()
         fields = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines)}
@@ -51,7 +51,7 @@ def free_in_system() -> int | None:
 
 
 def free_in_cgroup() -> int | None:
-    """Return the bytes left to the control group of this process (a container, a batch job), the tightest if nested."""
+    """Return the free memory of the control group of this process (container, batch job), the least if nested."""
     left = [free for folder in _cgroups() if (free := _left_in(folder)) is not None]
     return min(left, default=None)
 
@@ -87,7 +87,7 @@ def _cgroups() -> Iterator[Path]:
             continue
         root = CGROUPS / "memory" if controllers else CGROUPS
         inside = root / path.lstrip("/")
-        # Inside of a container the path may be that of the host: the root is what the container sees.
+        # Inside a container the path may be that of the host, but the root is visible.
         yield from (folder for folder in (inside, *inside.parents) if folder.is_relative_to(root))
 
 
@@ -102,6 +102,6 @@ def _left_in(folder: Path) -> int | None:
             stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
         except (OSError, ValueError):
             continue
-        # Cached files count as used, and are dropped when memory is needed.
+        # The page cache counts as used, but is reclaimed when memory is needed.
         return most - used + int(stat.get(cache, 0))
     return None

@@ -1,7 +1,7 @@
 """Estimators of the gradient that trains a flow: pure functions of (noise, flow, target).
 
-Each returns the gradient of a loss to minimise and the log weights log p - log q of its particles, whose mean
-under the base noise is the ELBO.
+Each returns the gradient of a loss to minimize and the log weights log p - log q of the particles, whose mean under
+the base noise is the ELBO.
 """
 
 import math
@@ -17,10 +17,10 @@ from bernflow.flows.base import AbstractFlow, AbstractScoredFlow, constant, inli
 from bernflow.flows.mixture import Mixture
 from bernflow.target import Density
 
-# Share of particles with one coordinate drawn wide, and how wide.
-WIDE_SHARE = 0.5
+# Fraction of particles with one widened coordinate, and the factor of its standard deviation.
+WIDE_FRACTION = 0.5
 WIDTH = 2.0
-# No particle counts for more than this many others: single draws must not lead the fit.
+# Bound on the weight of a particle relative to a typical one, so that single draws do not dominate the gradient.
 MAX_WEIGHT = 10.0
 
 
@@ -52,9 +52,9 @@ class Estimate(NamedTuple):
     """Gradient of a loss, and the log weights of the particles that gave it.
 
     Attributes:
-        gradient: of the shape of the flow.
+        gradient: a pytree with the structure of the flow.
         log_weights: log p - log q.
-        log_shares: how much every particle counts in a mean under q, up to a constant.
+        log_shares: log weights of the particles in a mean under q, up to a constant.
         by_weights: gradient of the loss in the weights of a network; None without one.
         state: the new state of the network; None without one.
     """
@@ -67,7 +67,7 @@ class Estimate(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """Noise with the log ratio of the base density to the density that it was drawn from."""
+    """Noise with the log ratio of the base density to the density from which it was drawn."""
 
     z: Float[Array, "*steps s p"]
     log_ratio: Float[Array, "*steps s"]
@@ -76,13 +76,13 @@ class Noise(NamedTuple):
 def antithetic_noise(
     flow: AbstractFlow, key: Key[Array, ""], num: int, steps: tuple[int, ...] = ()
 ) -> Float[Array, "*steps s p"]:
-    """Draw base noise in mirrored pairs, z and -z, which cancel the odd part of the gradient's error.
+    """Draw base noise in antithetic pairs, z and -z, which cancel the odd part of the gradient's error.
 
     Args:
-        flow: whose noise it is.
+        flow: the flow.
         key: a random key.
         num: number of particles.
-        steps: (n,) for the noise of n steps at once, which a generator makes far faster than n times that of one.
+        steps: (n,) draws the noise of n steps at once, which is far faster than n separate calls.
     """
     half = (num + 1) // 2
     z = flow.sample_base(key, math.prod(steps) * half).reshape(*steps, half, flow.dim)
@@ -90,23 +90,23 @@ def antithetic_noise(
 
 
 def stratified_noise(flow: AbstractScoredFlow, keys: Key[Array, "2"], num: int, steps: tuple[int, ...] = ()) -> Noise:
-    """Draw noise that visits every tail: half of the particles have one coordinate widened.
+    """Draw noise that covers every tail: half of the particles have one widened coordinate.
 
-    A coefficient of the polynomial far from the center is met by one draw in a thousand; widening one coordinate at
-    a time shows it often, and the density ratio, which is at most 2, keeps the estimate unbiased. Arguments are
-    those of `antithetic_noise`, but there are two keys.
+    Only one draw in a thousand informs the outermost coefficients of a polynomial. Widening one coordinate at a time
+    makes such draws frequent; the density ratio, which is at most 2, keeps the estimate unbiased. The arguments are
+    those of `antithetic_noise`, with two keys.
     """
     noise_key, choice_key = keys
     z = antithetic_noise(flow, noise_key, num, steps)
-    # One number chooses the coordinate and, by falling beyond the last one, that none is widened.
-    choice = jnp.floor(jax.random.uniform(choice_key, (*steps, num, 1)) * (flow.dim / WIDE_SHARE))
+    # One uniform number selects the coordinate; beyond the last one, none is widened.
+    choice = jnp.floor(jax.random.uniform(choice_key, (*steps, num, 1)) * (flow.dim / WIDE_FRACTION))
     z = jnp.where(choice == jnp.arange(flow.dim), WIDTH * z, z)
 
     def log_f(z):
         return jax.vmap(lambda u: flow.base_log_prob(u[None]))(z.reshape(-1)).reshape(z.shape)
 
     wide_ratio = jnp.mean(jnp.exp(log_f(z / WIDTH) - log_f(z)), -1) / WIDTH
-    return Noise(z, -jnp.log(1.0 - WIDE_SHARE + WIDE_SHARE * wide_ratio))
+    return Noise(z, -jnp.log(1.0 - WIDE_FRACTION + WIDE_FRACTION * wide_ratio))
 
 
 def scores_of(density: Density | AbstractScored, x: Float[Array, "s p"]) -> Scores:
@@ -138,16 +138,16 @@ def path_gradient(
 ) -> Estimate:
     """Differentiate a divergence between q and the posterior through the samples only.
 
-    For D = E_q[f(w)] with w = p / q, applying the reparameterisation to the score term as well gives
+    For D = E_q[f(w)] with w = p / q, applying the reparameterization to the score term as well gives
 
         grad D = -E_q[f''(w) w^2 (grad_x log w) dx],
 
-    which is zero for every single draw once q is the posterior: the variance vanishes with the error. Weights
-    f''(w) w^2 = 1 are the reverse KL (sticking the landing; Roeder et al., 2017), which is blind to what q leaves out;
-    w are the forward KL, which is blind to where q has far too much: the neck of a funnel, drawn too wide in its last
-    thousandth, may lack hundreds of nats, and counts nothing. So weights are max(1, w)^power, w in units of a usual
-    one: with power 0 the reverse KL, with power 1 that where q has too much and the forward KL where it has too little.
-    grad_x log q comes from `score` without the inverse of the flow.
+    which is zero for every single draw if q is the posterior, so the variance vanishes with the error. Weights
+    f''(w) w^2 = 1 give the reverse KL (sticking the landing; Roeder et al., 2017), which is insensitive to mass that q
+    misses. Weights w give the forward KL, which is insensitive to regions where q has far too much mass: in the neck of
+    a funnel log p may be hundreds of nats below log q for one draw in a thousand, at no cost. The weights used are
+    max(1, w)^power, with w relative to its median: with power 0 the reverse KL; with power 1 the reverse KL where q has
+    too much mass and the forward KL where it has too little. `score` gives grad_x log q without the inverse.
     """
 
     def sample(flow):
@@ -173,19 +173,19 @@ def _of_loss(scores: Scores, num: Array) -> PyTree:
 
 
 def _excess(log_weights: Float[Array, "*s"], usable: Bool[Array, "*s"]) -> Float[Array, "*s"]:
-    """Return by how much log weights exceed the usual one, cut off at both ends."""
-    # The median: neither a draw far outside nor one giant weight moves the scale of all others.
+    """Return the clipped difference of log weights from a typical one."""
+    # The median is robust to draws far outside and to single giant weights.
     center = jnp.sort(jnp.where(usable, log_weights, jnp.inf).reshape(-1))[jnp.sum(usable) // 2]
-    # Cut off before any power: with power 0 an infinite log weight must not become NaN.
+    # Clip before taking any power: with power 0 an infinite log weight would become NaN.
     return jnp.clip(jnp.where(usable, log_weights - center, 0.0), -100.0, jnp.log(MAX_WEIGHT))
 
 
 def mixture_gradient(mixture: Mixture, target: Density, noise: Noise, power: Float[Array, ""]) -> Estimate:
-    """Do as `path_gradient` for all parts of a mixture at once, and for their weights.
+    """Compute the gradient of `path_gradient` for all components of a mixture at once, and for their weights.
 
-    The noise has as many draws for every part, (k, s, p). With q_k moved along v_k, the divergence
-    E_q[f(w)] changes by -w_k E_k[f''(w) w^2 (grad_x log w) v_k], w = p / q with the whole mixture q: parts leave to
-    others what these hold already. By the weight of part k it changes by E_k[f(w) - w f'(w)].
+    The noise has equally many draws for every component, (k, s, p). If q_k moves along v_k, the divergence E_q[f(w)]
+    changes by -w_k E_k[f''(w) w^2 (grad_x log w) v_k]. Since w = p / q contains the whole mixture q, components do not
+    cover again what others cover already. The derivative by the weight of component k is E_k[f(w) - w f'(w)].
     """
     z, log_ratio = noise
     first: AbstractScoredFlow = mixture.components[0]  # type: ignore[assignment]
@@ -203,34 +203,36 @@ def mixture_gradient(mixture: Mixture, target: Density, noise: Noise, power: Flo
     log_weights, pull = log_p - log_q, score_p - score_q
     usable = jnp.isfinite(log_weights) & jnp.all(jnp.isfinite(pull), -1)
     excess = _excess(log_weights, usable)
-    shares = jnp.exp(mixture.log_shares())
+    shares = jnp.exp(mixture.normalized_log_weights())
     weight = shares[:, None] * jnp.exp(power * jnp.maximum(excess, 0.0) + log_ratio)
     counts = jnp.maximum(jnp.sum(usable, -1, keepdims=True), 1)
     (gradient,) = pull_back(jnp.where(usable[..., None], -weight[..., None] * pull, 0.0) / counts[..., None])
     # -log w for the reverse KL, 1 - w for the forward KL.
     forward = jnp.expm1(power * excess) / jnp.where(power > 0.0, power, 1.0)
     change = -jnp.where((power > 0.0) & (excess > 0.0), forward, excess)
-    # A mean of its own for every part, so that it is exact where all draws agree.
+    # A self-normalized mean per component is exact where all draws agree.
     ratio = jnp.where(usable, jnp.exp(log_ratio), 0.0)
     by_share = jnp.sum(ratio * change, -1) / jnp.maximum(jnp.sum(ratio, -1), 1e-30)
     by_log_weight = shares * (by_share - jnp.sum(shares * by_share))
     gradient = eqx.tree_at(lambda mixture: mixture.log_weights, gradient, by_log_weight)
-    return Estimate(gradient, log_weights.reshape(-1), (log_ratio + mixture.log_shares()[:, None]).reshape(-1))
+    return Estimate(
+        gradient, log_weights.reshape(-1), (log_ratio + mixture.normalized_log_weights()[:, None]).reshape(-1)
+    )
 
 
 def _mixed(mixture, x, own, score):
-    """Evaluate log q and its score of a whole mixture at the draws of all parts, (k, s) and (k, s, p)."""
+    """Evaluate log q and the score of a mixture at the draws of all components, (k, s) and (k, s, p)."""
 
     def of_part(part):
         z, log_det = jax.vmap(jax.vmap(part.inverse_and_log_det))(x)
         return jax.vmap(jax.vmap(part.base_log_prob))(z) + log_det, jax.vmap(jax.vmap(part.score))(z)
 
     log_q, scores = eqx.filter_vmap(of_part)(constant(mixture.stacked()))
-    # Far from a part its inverse overflows: no density of it is there.
+    # Far from a component its inverse overflows, where its density is zero.
     sound = jnp.isfinite(log_q) & jnp.all(jnp.isfinite(scores), -1)
     log_q, scores = jnp.where(sound, log_q, -jnp.inf), jnp.where(sound[..., None], scores, 0.0)
     each = jnp.arange(len(own))
     log_q, scores = log_q.at[each, each].set(own), scores.at[each, each].set(score)
-    log_q = log_q + mixture.log_shares()[:, None, None]
+    log_q = log_q + mixture.normalized_log_weights()[:, None, None]
     total = jax.nn.logsumexp(log_q, axis=0)
     return total, jnp.sum(jnp.exp(log_q - total)[..., None] * scores, 0)

@@ -1,7 +1,7 @@
-"""Where arrays lie: the axes over which rows and particles are spread, known to compiled code while a mesh is in use.
+"""Sharding of rows and particles over the devices of a mesh.
 
-Code that is compiled asks JAX for the mesh in use, which is part of what JAX compiles for. Without one of ours, every
-function here returns what it was given.
+Compiled code gets the current mesh from JAX, which includes it in its cache key. Without a mesh of bernflow, every
+function here returns its argument.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -14,27 +14,27 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, PyTree
 
-# Names of our own: a mesh that the user has set for other work has other ones and changes nothing here.
+# Unique names, so that a mesh that the user has set for other computations is ignored.
 DATA, PARTICLES = "bernflow_data", "bernflow_particles"
 
 
 def use_mesh(mesh: Mesh | None) -> AbstractContextManager:
-    """Spread the enclosed computations over a mesh with our axes; None leaves them where they are."""
+    """Run the enclosed computations on a mesh with our axes; None changes nothing."""
     return nullcontext() if mesh is None else jax.set_mesh(mesh)
 
 
 def placed(tree: PyTree) -> PyTree:
-    """Move arrays of NumPy to the device; `jnp.asarray` would compile something for every shape."""
+    """Move NumPy arrays to the device; `jnp.asarray` would compile a function for every shape."""
     return jax.tree.map(lambda leaf: jax.device_put(leaf) if isinstance(leaf, np.ndarray | np.generic) else leaf, tree)
 
 
 def is_spread() -> bool:
-    """Tell whether a mesh of ours is in use."""
+    """Tell whether a mesh of bernflow is in use."""
     return DATA in jax.sharding.get_abstract_mesh().axis_names
 
 
 def replicated(tree: PyTree) -> PyTree:
-    """Have every device hold all of these arrays; to be called in compiled code."""
+    """Replicate arrays on all devices; to be called in compiled code."""
     if not is_spread():
         return tree
     arrays, others = eqx.partition(tree, eqx.is_array)
@@ -42,9 +42,9 @@ def replicated(tree: PyTree) -> PyTree:
 
 
 def over_particles(z: Float[Array, "s p"]) -> Float[Array, "s p"]:
-    """Spread particles over their axis; to be called in compiled code.
+    """Shard particles over their axis; to be called in compiled code.
 
-    The noise itself is drawn as a whole on every device, so that it is the same on any number of them.
+    Every device draws all of the noise, so that the noise does not depend on the number of devices.
     """
     if not is_spread():
         return z
@@ -52,7 +52,7 @@ def over_particles(z: Float[Array, "s p"]) -> Float[Array, "s p"]:
 
 
 def fetched(tree: PyTree) -> PyTree:
-    """Return replicated arrays as arrays of this process alone."""
+    """Return replicated arrays as unsharded arrays of this process."""
     if not is_spread():
         return tree
     return placed(jax.tree.map(lambda leaf: np.asarray(leaf) if _is_plain(leaf) else leaf, tree))

@@ -1,4 +1,4 @@
-"""Local precision: double where it is affordable, without touching the user's global JAX settings."""
+"""Local precision and JAX settings, without changing the user's global ones."""
 
 import threading
 import weakref
@@ -13,9 +13,8 @@ from bernflow.errors import ArgumentError
 from bernflow.forks import check_not_forked
 
 PRECISIONS = ("float32", "float64")
-# The settings of JAX that bernflow's computations rely on, whatever the user has set for other code. A density may be
-# NaN where a search ends up, which is handled; moving arrays to the device and broadcasting are intended here; and
-# tracers that a NumPyro trace holds until it is dropped would be reported as leaks.
+# JAX settings that bernflow's computations rely on, whatever the user's own. NaN densities are handled; transfers to
+# the device and broadcasting are intended; and tracers that NumPyro traces hold would be reported as leaks.
 SETTINGS: tuple[tuple[Callable[[Any], AbstractContextManager], Any], ...] = (
     (jax.transfer_guard, "allow"),
     (jax.debug_nans, False),
@@ -28,7 +27,7 @@ SETTINGS: tuple[tuple[Callable[[Any], AbstractContextManager], Any], ...] = (
 
 
 def resolve_precision(precision: str | None) -> str:
-    """Return the precision to train in: double on a CPU, single on an accelerator, unless it was asked for."""
+    """Return the training precision: the given one, else double on a CPU and single on an accelerator."""
     if precision is None:
         return "float64" if jax.default_backend() == "cpu" else "float32"
     if precision not in PRECISIONS:
@@ -38,7 +37,7 @@ def resolve_precision(precision: str | None) -> str:
 
 @contextmanager
 def use_settings() -> Iterator[None]:
-    """Use the settings of JAX that bernflow relies on, except for the precision, for the enclosed computations only."""
+    """Use the JAX settings that bernflow relies on, except for the precision, in a `with` block."""
     with ExitStack() as stack:
         for set_locally, value in SETTINGS:
             stack.enter_context(set_locally(value))
@@ -47,18 +46,18 @@ def use_settings() -> Iterator[None]:
 
 @contextmanager
 def use_precision(precision: str) -> Iterator[None]:
-    """Use the given precision, and the settings of JAX that bernflow relies on, for the enclosed computations only.
+    """Use the given precision, and the JAX settings that bernflow relies on, in a `with` block.
 
-    NumPy arrays that a model closes over have this precision, too, whatever the process did with them before; and
-    what is traced here does not change what the caller's own functions see of them afterwards.
+    NumPy arrays that a model closes over also have this precision, whatever the process did with them before, and
+    tracing inside the block does not affect how the caller's own functions convert them later.
     """
-    check_not_forked()  # here because every computation of bernflow comes by
+    check_not_forked()  # here because every computation of bernflow enters this context
     with use_settings(), jax.enable_x64(precision == "float64"), _constants:
         yield
 
 
 def float_dtype() -> np.dtype:
-    """Return the type of floating-point numbers in the precision that is in use.
+    """Return the floating-point type of the precision in use.
 
     Example:
         >>> with use_precision("float32"):
@@ -69,13 +68,12 @@ def float_dtype() -> np.dtype:
 
 
 class _ConstantsByPrecision:
-    """While entered, JAX keeps what it makes of a NumPy array apart for single and double precision.
+    """Makes JAX cache converted NumPy arrays separately for single and double precision.
 
-    JAX (0.10 to 0.12) converts a NumPy array that a traced function closes over to a typed constant, and hands out the
-    same constant for that array as long as a traced function holds it, even if the precision has changed since. Code
-    traced in double precision would get the single precision constants of an earlier MCMC run, and the other way
-    round. Inside this context the converted arrays are remembered by precision as well, in a dictionary of our own.
-    Both references are weak, as in JAX, and other threads may use it meanwhile: the results are what JAX documents.
+    JAX (0.10 to 0.12) converts a NumPy array that a traced function closes over to a typed constant, and caches this
+    constant as long as a traced function holds it, even if the precision changes. Code traced in double precision would
+    get the single precision constants of an earlier MCMC run, and vice versa. Inside this context the converted arrays
+    are cached by array and precision. Both references are weak, as in JAX, and the context is thread-safe.
     """
 
     def __init__(self) -> None:
@@ -99,13 +97,13 @@ class _ConstantsByPrecision:
     def _canonicalize(self, value: Any) -> Any:
         assert self._convert is not None
         if not isinstance(value, np.ndarray) or isinstance(value, np.ma.MaskedArray) or hasattr(value, "aval"):
-            return self._convert(value)  # nothing that JAX remembers, or what was converted before
+            return self._convert(value)  # not cached by JAX, or already converted
         entry = (id(value), float_dtype().name)
         array, constant = self._converted.get(entry, (_nothing, _nothing))
         known = constant()
         if known is not None and array() is value:
             return known
-        converted = self._convert(value.view(np.ndarray))  # JAX remembers the view, which nobody else holds
+        converted = self._convert(value.view(np.ndarray))  # JAX caches the view, which nobody else references
         forget = weakref.ref(converted, lambda _: self._converted.pop(entry, None))
         self._converted[entry] = (weakref.ref(value), forget)
         return converted
@@ -116,7 +114,7 @@ def _nothing() -> None:
 
 
 def _module_that_converts() -> Any:
-    """Return the module of JAX whose `canonicalize_value` remembers arrays, or None in versions without it."""
+    """Return the JAX module whose `canonicalize_value` caches arrays, or None in versions without it."""
     from jax._src import dtypes
 
     return dtypes if hasattr(dtypes, "canonicalize_value") else None

@@ -1,4 +1,4 @@
-"""Checks before any training: can the density and its gradient be evaluated, and from where can we start?"""
+"""Checks before training: starting points with a finite density and gradient."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from bernflow.target import Target
 
 
 def preflight(target: Target, starts: Float[Array | np.ndarray, "k p"]) -> Float[np.ndarray, "usable p"]:
-    """Return the starts at which the log density and its gradient are finite.
+    """Return the starts where the log density and its gradient are finite.
 
     Args:
         target: the density on R^p.
@@ -37,10 +37,10 @@ def preflight(target: Target, starts: Float[Array | np.ndarray, "k p"]) -> Float
 def usable_starts(
     target: Target, starts: Float[Array | np.ndarray, "num p"], key: Key[Array, ""]
 ) -> Float[np.ndarray, "num p"]:
-    """Return as many starts as are given, all of them with a finite log density and gradient.
+    """Return equally many starts, all with a finite log density and gradient.
 
     Unusable starts are replaced by usable ones. If there are none, up to 100 more points are tried, uniform on (-2, 2)
-    and then ever closer to zero.
+    and then increasingly close to zero.
 
     Args:
         target: the density on R^p.
@@ -51,7 +51,7 @@ def usable_starts(
         ModelError: if no point is usable; the message names the sites or parameters at fault.
     """
     given, num = np.asarray(starts), len(starts)
-    # In batches of the size of the starts, for which the density is compiled already.
+    # Use batches of the size of the starts, for which the density is already compiled.
     batches = max(1, NUM_TRIES // num)
     others = shrinking_points(generator(nth(as_key(key), 0)), target.dim, batches * num).astype(given.dtype)
     usable = _first_usable(target, [given, *np.split(others, batches)])
@@ -76,46 +76,45 @@ def _first_usable(target: Target, batches: Sequence[Float[np.ndarray, "k p"]]) -
 
 
 def prepare(target: Target, num: int) -> None:
-    """Begin to compile what draws so many starts."""
+    """Start compiling the function that draws `num` starts."""
     draw_starts.prepare(target, *_candidates(target.dim, as_key(0), num))
 
 
 def starting_points(target: Target, key: Key[Array, ""], num: int) -> Float[Array | np.ndarray, "num p"]:
     """Choose candidate starts on the unconstrained scale.
 
-    The user's own start comes first where there is one. Of the others, one half is uniform on (-2, 2), in mirrored
-    pairs, and one half is drawn from the prior; prior draws that overflow on the unconstrained scale are replaced by
-    uniform ones.
+    The user's own start comes first if there is one. Half of the others are uniform on (-2, 2), in antithetic pairs,
+    and half are drawn from the prior; prior draws that overflow on the unconstrained scale become uniform ones.
     """
     return _with_initial(target, draw_starts(target, *_candidates(target.dim, as_key(key), num)))
 
 
 def uniform_points(target: Target, key: Key[Array, ""], num: int) -> Float[np.ndarray, "num p"]:
-    """Choose candidate starts without the prior, which would be compiled: the user's own, and uniform ones."""
+    """Choose the user's own and uniform candidate starts, without compiling the prior."""
     return np.asarray(_with_initial(target, _candidates(target.dim, as_key(key), num)[0]))
 
 
 def _with_initial(target: Target, starts: Array | np.ndarray) -> Array | np.ndarray:
-    """Return starts of which the first is the user's own, where there is one."""
+    """Replace the first start by the user's own, if there is one."""
     initial = target.model.initial()
     if initial is not None and len(starts):
         x, _ = target.layout.unconstrain(initial)
         if not bool(jnp.all(jnp.isfinite(x))):
             raise ModelError(
-                "The start (init) lies on the edge of a support, so it is infinite on the unconstrained scale. Give "
-                "a start in the interior."
+                "The start (init) lies on the boundary of a support, so it is infinite on the unconstrained scale. "
+                "Give a start in the interior."
             )
         starts = np.concatenate([np.asarray(x)[None], np.asarray(starts)[1:]])
     return starts
 
 
 def prior_draws(target: Target, key: Key[Array, ""], batch: int, num: int) -> Float[np.ndarray, "n p"] | None:
-    """Return draws of the prior on the unconstrained scale, as far as they are finite; None without a prior.
+    """Return the finite draws of the prior on the unconstrained scale; None without a prior.
 
     Args:
         target: the density on R^p.
         key: seed of the draws.
-        batch: size of a batch of candidate starts, for which drawing is compiled already.
+        batch: size of a batch of candidate starts, for which drawing is already compiled.
         num: number of batches.
     """
     drawn: list[np.ndarray] = []
@@ -129,7 +128,7 @@ def prior_draws(target: Target, key: Key[Array, ""], batch: int, num: int) -> Fl
 
 
 def check_output(target: Target) -> None:
-    """Evaluate shapes only: the log density must be one floating-point number."""
+    """Check, by shapes only, that the log density is one floating-point number."""
     x = jax.ShapeDtypeStruct((target.dim,), float_dtype())
     with user_code("The model's log density"):
         out = eqx.filter_eval_shape(_model_density, target, x)
@@ -161,7 +160,7 @@ def _terms(target: Target, starts: Array) -> tuple[Theta, Array]:
 
 @background_jit(Effort.LEAST)
 def draw_starts(target: Target, uniform: Float[Array, "num p"], keys: Key[Array, " half"]) -> Float[Array, "num p"]:
-    """Replace the last of uniform points by draws from the prior, one for each key, where there is one."""
+    """Replace the last uniform points by draws from the prior, one per key, if there is a prior."""
     if not len(keys):
         return uniform
 
@@ -178,9 +177,9 @@ def draw_starts(target: Target, uniform: Float[Array, "num p"], keys: Key[Array,
 
 
 def _candidates(dim: int, key: Key[Array, ""], num: int) -> tuple[Float[np.ndarray, "num p"], Key[Array, " half"]]:
-    """Return uniform points and keys for draws from the prior, by NumPy: each generator of JAX's must be compiled.
+    """Return uniform points and keys for draws from the prior; by NumPy, which needs no compilation.
 
-    Points come in mirrored pairs, so that of two modes on either side of the origin both are met.
+    Points come in antithetic pairs, so that of two modes on either side of the origin both are reached.
     """
     half = generator(key).uniform(-RADIUS, RADIUS, ((num + 1) // 2, dim))
     return np.stack([half, -half], 1).reshape(-1, dim)[:num], grid(quick(key), (num // 2,))
@@ -202,7 +201,7 @@ def _blame_density(target: Target, batches: Sequence[np.ndarray]) -> str:
     return (
         f"The log density is not finite at any of {num} starting points: {reason}. Check that the observed "
         "values lie in the support of their distribution, that no prior or likelihood gets an invalid parameter (a "
-        "negative scale, the logarithm of zero), and that the data are not so large that they overflow: standardise "
+        "negative scale, the logarithm of zero), and that the data are not so large that they overflow: standardize "
         "them."
     )
 

@@ -1,4 +1,4 @@
-"""JSON files that carry the checksum of their own content, and checksums of files and folders beside them."""
+"""JSON files that contain a checksum of their own content, and checksums of files and folders."""
 
 import hashlib
 import json
@@ -12,17 +12,17 @@ SEAL = "seal"
 
 
 def sealed_text(value: Mapping[str, Any]) -> str:
-    """Return JSON of plain and NumPy values with a checksum of all of it."""
+    """Return JSON of Python and NumPy values with a checksum of the content."""
     plain = json.loads(json_text(value))
     return json_text({**plain, SEAL: _digest(plain)})
 
 
 def read_sealed(path: Path) -> dict[str, Any]:
-    """Read what `sealed_text` wrote.
+    """Read a file written with `sealed_text`.
 
     Raises:
         OSError: if the file cannot be read.
-        ValueError: if it is not what was written.
+        ValueError: if it is not JSON or its checksum is wrong.
     """
     try:
         value = dict(json.loads(read_plain(path)))
@@ -35,7 +35,7 @@ def read_sealed(path: Path) -> dict[str, Any]:
 
 
 def checksum_of(path: Path) -> str:
-    """Return the SHA-256 checksum of a file, or of all files of a folder with their names."""
+    """Return the SHA-256 checksum of a file, or of the names and contents of all files in a folder."""
     if not path.is_dir():
         with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""The density that a flow is fitted to: a model on R^p, with the log-Jacobian of every support."""
+"""The target density of a fit: a model on R^p, with the log-Jacobian of every support."""
 
 import math
 from abc import abstractmethod
@@ -17,15 +17,15 @@ from bernflow.errors import ModelError
 from bernflow.models.base import AbstractMappedModel, AbstractModel, Site, Theta, num_rows
 from bernflow.models.inputs import user_code
 
-# Rows of data up to which a density is traced once for all functions of a fit.
+# Up to this many rows of data, the density is traced once for all functions of a fit.
 MAX_ROWS_TRACED_ONCE = 1000
 
 
 class AbstractLayout(eqx.Module):
-    """The order in which the sites lie in the unconstrained vector x, and the map between both scales.
+    """The order of the sites in the unconstrained vector x, and the map between both scales.
 
-    Positive parameters come first, the rest follow in model order: the flow is autoregressive, and what is
-    conditioned on a scale is simpler than the other way round.
+    Positive parameters come first, the others follow in model order: the flow is autoregressive, and parameters
+    conditional on a scale are simpler than a scale conditional on parameters.
     """
 
     sites: eqx.AbstractVar[tuple[Site, ...]]
@@ -40,7 +40,7 @@ class AbstractLayout(eqx.Module):
 
     @property
     def num_scales(self) -> int:
-        """Number of dimensions that belong to scales: the first ones."""
+        """Number of dimensions of scale parameters, which come first."""
         flags = self._scales()
         return sum(size for size, is_one in zip(self.sizes, flags, strict=True) if is_one)
 
@@ -67,7 +67,7 @@ class AbstractLayout(eqx.Module):
 
     @abstractmethod
     def contains(self, theta: Theta) -> Bool[Array, ""]:
-        """Tell whether theta lies in the support of every site, as far as that is known without the map to R^p."""
+        """Tell whether theta lies in the support of every site, if that is known without the map to R^p."""
 
     @abstractmethod
     def log_density(self, model: AbstractModel, x: Float[Array, " p"]) -> Float[Array, ""]:
@@ -75,7 +75,7 @@ class AbstractLayout(eqx.Module):
 
     @abstractmethod
     def _scales(self) -> Sequence[bool]:
-        """Tell of every site whether it is a scale."""
+        """Return whether each site is a scale."""
 
     def labels(self) -> list[str]:
         """Name every unconstrained dimension in the order of x, for example `b[2]`."""
@@ -86,7 +86,7 @@ class AbstractLayout(eqx.Module):
         return labels
 
     def _split(self, x: Float[Array, " p"]) -> list[Array]:
-        """Cut x into the pieces of the sites, in model order."""
+        """Split x by site, in model order."""
         pieces: list[Array | None] = [None] * len(self.sites)
         start = 0
         for i in self.order:
@@ -95,12 +95,12 @@ class AbstractLayout(eqx.Module):
         return pieces  # type: ignore[return-value]
 
     def _join(self, pieces: list[Array]) -> Float[Array, " p"]:
-        """Put the pieces of the sites, in model order, together to x."""
+        """Concatenate the pieces of the sites, given in model order, to x."""
         return jnp.concatenate([jnp.ravel(pieces[i]) for i in self.order])
 
 
 class Layout(AbstractLayout):
-    """A layout whose map follows from the supports of the sites."""
+    """A layout whose map is determined by the supports of the sites."""
 
     sites: tuple[Site, ...]
     model: AbstractModel | None
@@ -169,23 +169,23 @@ class Layout(AbstractLayout):
         return self.model.support_of(site.name, theta)
 
     def _example_supports(self) -> list[Constraint]:
-        """Return one support per site; where it depends on others, the one at an arbitrary value of those.
+        """Return one support per site; if it depends on other sites, at arbitrary values of those.
 
-        Only its kind matters here, because it fixes the number of unconstrained dimensions.
+        Only the kind of support matters here, because it determines the number of unconstrained dimensions.
         """
         theta: Theta = {}
         supports = []
         for site in self.sites:
             support = self._support(site, theta)
             supports.append(support)
-            if self.model is not None:  # else no support asks for it
+            if self.model is not None:  # otherwise no support depends on theta
                 transform = biject_to(support)
                 theta[site.name] = transform(jnp.zeros(transform.inverse_shape(site.shape)))
         return supports
 
 
 class MappedLayout(AbstractLayout):
-    """A layout whose map is the model's own; only the order of the sites in x is ours."""
+    """A layout that uses the model's own map, with sites reordered."""
 
     sites: tuple[Site, ...]
     model: AbstractMappedModel
@@ -210,7 +210,7 @@ class MappedLayout(AbstractLayout):
         return self._join(jnp.split(x, np.cumsum(self.sizes)[:-1])), log_jacobian
 
     def contains(self, theta: Theta) -> Bool[Array, ""]:
-        """Return True: outside of its support theta has no finite x."""
+        """Return True: outside its support theta has no finite x."""
         return jnp.array(True)
 
     def log_density(self, model: AbstractModel, x: Float[Array, " p"]) -> Float[Array, ""]:
@@ -222,12 +222,12 @@ class MappedLayout(AbstractLayout):
         return self.model.scales()
 
     def _to_model(self, x: Float[Array, " p"]) -> Float[Array, " p"]:
-        """Bring x into the order of the model."""
+        """Reorder x to the order of the model."""
         return jnp.concatenate(self._split(x))
 
 
 def layout_of(model: AbstractModel) -> AbstractLayout:
-    """Lay out the sites of a model in R^p."""
+    """Return the layout of a model."""
     if isinstance(model, AbstractMappedModel):
         return MappedLayout(model)
     depends = any(site.support is None for site in model.sites)
@@ -246,14 +246,14 @@ def _scales_first(scales: Sequence[bool]) -> tuple[int, ...]:
 
 
 class Density(Protocol):
-    """What a flow can be trained on."""
+    """A log density that a flow can be trained on."""
 
     def log_density(self, x: Float[Array, " p"]) -> Float[Array, ""]:
         """Evaluate a log density, up to a constant."""
 
 
 class Target(eqx.Module):
-    """An unnormalised log density on R^p."""
+    """An unnormalized log density on R^p."""
 
     layout: AbstractLayout
     model: AbstractModel
@@ -264,8 +264,8 @@ class Target(eqx.Module):
         if self.layout.dim == 0:
             raise ModelError(
                 f"The parameters {', '.join(map(repr, self.layout.names))} have no free dimension: nothing is left to "
-                "infer. A simplex of one component is always 1, and an array of size zero has no values; give one of "
-                "them another shape."
+                "infer. A simplex with one component is always 1, and an array of size zero has no values: change the "
+                "shape of one of them."
             )
 
     @property
@@ -274,12 +274,12 @@ class Target(eqx.Module):
         return self.layout.dim
 
     def log_density(self, x: Float[Array, " p"]) -> Float[Array, ""]:
-        """Evaluate log p(theta(x), data) + log |d theta / d x|; NaN counts as -inf."""
+        """Evaluate log p(theta(x), data) + log |d theta / d x|, with NaN replaced by -inf."""
         return log_density(self.layout, self.model, x)
 
 
 def is_scale(support: Constraint | None) -> bool:
-    """Tell whether a support is a half line from a lower bound: the signature of a scale parameter."""
+    """Tell whether a support is a half line with a lower bound, as that of a scale parameter."""
     if isinstance(support, constraints.independent):
         return is_scale(support.base_constraint)
     return isinstance(support, type(constraints.greater_than(0.0))) or support in (
@@ -290,16 +290,16 @@ def is_scale(support: Constraint | None) -> bool:
 
 
 def log_density(layout: AbstractLayout, model: AbstractModel, x: Float[Array, " p"]) -> Float[Array, ""]:
-    """Evaluate log p(theta(x), data) + log |d theta / d x|; NaN counts as -inf.
+    """Evaluate log p(theta(x), data) + log |d theta / d x|, with NaN replaced by -inf.
 
-    A fit mentions it in several functions. JAX remembers what it has traced, so that the model itself, which takes long
-    to trace, runs once; into each of those functions it is inlined. Of many rows the density takes longer so.
+    Several functions of a fit evaluate the density. With few rows it is jitted, so that the model, which is slow to
+    trace, is traced once and inlined into each of them. With many rows the density itself would become slower.
     """
     return (_traced if num_rows(model) <= MAX_ROWS_TRACED_ONCE else _log_density)(layout, model, x)
 
 
 def _log_density(layout: AbstractLayout, model: AbstractModel, x: Float[Array, " p"]) -> Float[Array, ""]:
-    with user_code("The model's log density"):  # runs while it is traced
+    with user_code("The model's log density"):  # user code runs during tracing
         value = layout.log_density(model, x)
     return jnp.where(jnp.isnan(value), -jnp.inf, value)
 

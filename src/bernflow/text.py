@@ -1,17 +1,17 @@
-"""Text from files that others have made, fit to be shown in a terminal."""
+"""Escaping of untrusted text for display in a terminal."""
 
 import unicodedata
 
-# Control characters, invisible ones that change the direction of text, halves of characters, separators of lines.
+# Unicode categories: control and format characters, surrogates, line and paragraph separators.
 HIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
 def printable(text: str, keep: str = "") -> str:
-    r"""Write out characters that a terminal would obey instead of showing.
+    r"""Escape characters that a terminal would interpret.
 
     Args:
         text: any text.
-        keep: characters that stay as they are, such as line breaks.
+        keep: characters that are not escaped, such as line breaks.
 
     Example:
         >>> printable("\x1b[2Jgood")

@@ -1,4 +1,4 @@
-"""Versions of installed packages, for what is recorded beside results."""
+"""Versions of installed packages."""
 
 from importlib import metadata
 
@@ -6,9 +6,7 @@ UNKNOWN = "unknown"
 
 
 def version_of(package: str) -> str:
-    """Return the installed version of a package, or "unknown" where it has no metadata.
-
-    bernflow itself has none when it is used from a source tree that was not installed.
+    """Return the installed version of a package, or "unknown" without metadata, as in an uninstalled source tree.
 
     Example:
         >>> version_of("no-such-package")

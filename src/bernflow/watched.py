@@ -1,14 +1,14 @@
-"""Whether somebody watches what is written: progress is for terminals and notebooks, and only noise in a log."""
+"""Detection of terminals and notebooks, where progress bars are shown."""
 
 import sys
 from typing import TextIO
 
 
 def is_watched(stream: TextIO | None = None) -> bool:
-    """Tell whether progress can be seen as it moves: in a terminal, or in a notebook.
+    """Tell whether a progress bar can be shown: in a terminal or a notebook.
 
     Args:
-        stream: where it would be written (default `sys.stderr`).
+        stream: the stream to write to (default `sys.stderr`).
 
     Example:
         >>> import io
@@ -20,12 +20,12 @@ def is_watched(stream: TextIO | None = None) -> bool:
     stream = sys.stderr if stream is None else stream
     try:
         return stream is not None and stream.isatty()
-    except (AttributeError, ValueError):  # something else in its place, or closed
+    except (AttributeError, ValueError):  # not a real stream, or closed
         return False
 
 
 def in_notebook() -> bool:
-    """Tell whether this process is the kernel of a notebook, which has no terminal."""
-    module = sys.modules.get("IPython")  # never imported for this: a kernel has done so
+    """Tell whether this process is a notebook kernel."""
+    module = sys.modules.get("IPython")  # a kernel has imported it
     shell = None if module is None else module.get_ipython()
     return shell is not None and getattr(shell, "kernel", None) is not None

@@ -86,7 +86,7 @@ def test_equal_values_share_the_gradient():
     np.testing.assert_allclose(grad[0, 1], grad[1, 1], rtol=1e-6)
 
 
-def test_state_moves_in_training_and_is_frozen_afterwards():
+def test_state_moves_in_training_and_is_frozen_afterward():
     network = paper_cnn(2, shape=SMALL)
     images = pictures(8)
     out, state = train(network, images, 1)

@@ -35,7 +35,7 @@ HEADER = [
 
 
 def picture(i, size=(60, 40)):
-    """A picture whose central square has one colour and whose margins are black."""
+    """A picture whose central square has one color and whose margins are black."""
     width, height = size
     side = min(size)
     pixels = np.zeros((height, width, 3), np.uint8)

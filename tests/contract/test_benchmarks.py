@@ -12,7 +12,6 @@ PUBLIC = {"bernflow", "bernflow.cli", "bernflow.diagnostics", "bernflow.numpyro"
 # end, `melanoma` trains networks with a validation set, and `study.writing` takes helpers for files for all of them.
 ALLOWED = {
     "accuracy": "diagnostics.agreement diagnostics.chains fit.engine fit.start plots.style",
-    "adversarial": "diagnostics.verdict",
     "melanoma": (
         "compiled fit.minibatches fit.run fit.settings fit.train.batches fit.train.loop fit.train.scan fit.train.state "
         "keys models.network "
@@ -29,8 +28,8 @@ ALLOWED = {
         "flows.wide keys models models.base objectives plots.style precision target"
     ),
     "stan": "models target",
-    "stopping": ("fit.engine fit.evaluation fit.train.loop fit.train.recipe fit.train.stopping keys precision"),
-    "study": "diagnostics.chains files flows.families folders plots.style posterior.encoding text versions",
+    "stopping": "fit.engine fit.evaluation fit.train.loop fit.train.recipe fit.train.stopping keys precision",
+    "study": "diagnostics.chains files flows.families folders plots.style posterior.container text versions",
 }
 
 

@@ -40,7 +40,7 @@ from bernflow.flows.noise import NOISES
 from bernflow.flows.paper import BOUND, PaperFlow
 from bernflow.flows.structure import Structure
 from bernflow.flows.structured import StructuredBernsteinFlow
-from bernflow.flows.tails import POWER_UNIT, bend, unbend
+from bernflow.flows.tails import POWER_UNIT, apply_tails, invert_tails
 from bernflow.flows.views import View
 from bernflow.flows.wide import WideBernsteinFlow
 
@@ -440,8 +440,8 @@ def test_the_gradient_that_is_told_is_that_of_automatic_differentiation(name):
         found = eqx.filter_grad(lambda flow: jnp.sum(covector * jax.vmap(getattr(flow, method))(z)[0]))(flow)
         return jax.tree_util.tree_leaves_with_path(eqx.filter(found, eqx.is_array))
 
-    exact, told = gradient("transform_and_log_det"), gradient("transform_and_score")
-    for (path, values), (_, others) in zip(exact, told, strict=True):
+    exact, value_with_derivatives = gradient("transform_and_log_det"), gradient("transform_and_score")
+    for (path, values), (_, others) in zip(exact, value_with_derivatives, strict=True):
         size = 1e-12 + np.max(np.abs(values))
         np.testing.assert_allclose(others / size, values / size, atol=1e-9, err_msg=jax.tree_util.keystr(path))
 
@@ -471,7 +471,7 @@ def test_every_dimension_is_strictly_increasing_in_its_own_noise(name):
     for j, x in enumerate(at.x[2 * NUM_DRAWS :].reshape(at.flow.dim, -1, at.flow.dim)):
         assert np.all(np.diff(x[:, j]) > 0)
         # The map is autoregressive: earlier dimensions do not know of this one.
-        # Up to rounding, which may differ between the lanes of a vectorised loop.
+        # Up to rounding, which may differ between the lanes of a vectorized loop.
         np.testing.assert_allclose(x[:, :j], np.broadcast_to(x[:1, :j], x[:, :j].shape), rtol=1e-13)
 
 
@@ -568,30 +568,35 @@ def test_a_new_flow_of_many_dimensions_is_its_start():
 
 
 @jax.jit
-def bent_and_back(tails, u):
-    """Return what `bend` says, the same by automatic differentiation, and u again."""
-    bent = bend(tails, u)
-    slope, by_u = jax.grad(lambda u: bend(tails, u).value)(u), jax.grad(lambda u: bend(tails, u).log_slope)(u)
-    return bent, (jnp.log(slope), by_u), unbend(tails, bent.value)
+def tails_and_inverse(tails, u):
+    """Return what `apply_tails` says, the same by automatic differentiation, and u again."""
+    tailed = apply_tails(tails, u)
+    slope, by_u = (
+        jax.grad(lambda u: apply_tails(tails, u).value)(u),
+        jax.grad(lambda u: apply_tails(tails, u).log_slope)(u),
+    )
+    return tailed, (jnp.log(slope), by_u), invert_tails(tails, tailed.value)
 
 
 @settings(deadline=None, max_examples=100, derandomize=True)
 @given(st.floats(-3, 3), st.floats(-3, 3), st.floats(-0.5, 5.0), st.floats(-0.5, 5.0), st.floats(-50, 50))
-def test_tails_bend_back(left, right, left_power, right_power, u):
+def test_tails_invert(left, right, left_power, right_power, u):
     assume(min(abs(abs(u) - 8.0), abs(u)) > 1e-6)  # where a second derivative jumps, there are two of them
-    bent, (log_slope, by_u), back = bent_and_back(jnp.array([left, right, left_power, right_power]), u)
+    tailed, (log_slope, by_u), back = tails_and_inverse(jnp.array([left, right, left_power, right_power]), u)
     assert back == pytest.approx(u, rel=1e-9, abs=1e-9)
-    assert bent.log_slope == pytest.approx(float(log_slope), abs=1e-9)
-    assert bent.log_slope_by_u == pytest.approx(float(by_u), abs=1e-7)
+    assert tailed.log_slope == pytest.approx(float(log_slope), abs=1e-9)
+    assert tailed.log_slope_by_u == pytest.approx(float(by_u), abs=1e-7)
 
 
-def test_straight_tails_are_the_identity_and_bent_ones_exponential():
+def test_zero_weights_are_the_identity_and_others_make_exponential_tails():
     u = jnp.linspace(-30.0, 30.0, 61)
-    np.testing.assert_allclose(bend(jnp.zeros(4), u).value, u, atol=1e-10)
+    np.testing.assert_allclose(apply_tails(jnp.zeros(4), u).value, u, atol=1e-10)
     # The raw weight whose d is 2: far out the map is a parabola, which makes normal tails exponential.
     raw = 1.5 * np.arctanh(np.log(2.0) / 1.5)
     far = jnp.array([100.0, 200.0])
-    assert np.log2(np.divide(*bend(jnp.array([0.0, raw, 0.0, 0.0]), far).value[::-1])) == pytest.approx(2.0, abs=1e-3)
+    assert np.log2(np.divide(*apply_tails(jnp.array([0.0, raw, 0.0, 0.0]), far).value[::-1])) == pytest.approx(
+        2.0, abs=1e-3
+    )
 
 
 @pytest.mark.parametrize("freedom", [3.0, 10.0])
@@ -600,7 +605,7 @@ def test_tails_of_a_power_are_those_of_a_student_t(freedom):
     # power 1 / nu of z that the ratio of both tails leaves.
     z = np.array([3.0, 6.0])
     exact = np.diff(np.log(-stats.t(freedom).ppf(stats.norm.sf(z))))
-    ours = np.diff(np.log(bend(jnp.array([0.0, 0.0, 0.0, 1.0 / freedom / POWER_UNIT]), jnp.asarray(z)).value))
+    ours = np.diff(np.log(apply_tails(jnp.array([0.0, 0.0, 0.0, 1.0 / freedom / POWER_UNIT]), jnp.asarray(z)).value))
     assert exact - ours == pytest.approx(-np.log(2.0) * (1.0 - 1.0 / freedom), abs=0.25)
 
 

@@ -494,7 +494,7 @@ def test_a_model_must_be_a_function():
 def test_a_guide_must_have_seen_its_model():
     params = fitted("bernstein")[1]
     guide = AutoBernstein(location_scale)
-    with pytest.raises(ArgumentError, match=r"has not seen its model yet: run svi\.init"):
+    with pytest.raises(ArgumentError, match=r"has not been initialized yet: run svi\.init"):
         guide.median(params)
     seed(guide, jax.random.key(0))(Y)
     assert guide.median(params)["mu"].shape == ()

@@ -68,7 +68,7 @@ def test_a_host_function_that_fails_while_it_is_computed():
 
 def test_too_little_memory_is_told_with_what_to_do():
     text = "RESOURCE_EXHAUSTED: Out of memory allocating 1099511627776 bytes."
-    with pytest.raises(bf.ModelError, match=r"more memory than there is: RESOURCE_EXHAUSTED.*\n.*batch_size="):  # noqa: SIM117
+    with pytest.raises(bf.ModelError, match=r"more memory than is available: RESOURCE_EXHAUSTED.*\n.*batch_size="):  # noqa: SIM117
         with compiled_code():
             raise jax.errors.JaxRuntimeError(text)
 
@@ -134,5 +134,5 @@ def test_what_is_wrong_with_the_data_or_the_density(name):
 
 
 def test_data_that_overflow_are_refused():
-    with pytest.raises(bf.ModelError, match=r"the term of 'y' is -inf at 104 of 104.*standardise"):
+    with pytest.raises(bf.ModelError, match=r"the term of 'y' is -inf at 104 of 104.*standardize"):
         bf.fit(face, *arguments({"y": np.append(RESPONSE[:-1], 1e200)}), **QUICK)

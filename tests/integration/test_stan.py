@@ -176,7 +176,7 @@ def test_where_xla_refuses_python_calls(model, monkeypatch):
 
     monkeypatch.setattr(jax.ffi, "register_ffi_target", refuse)
     folder = Path(model.instance.engine._c._name).parent
-    with pytest.warns(UserWarning, match=r"XLA refuses to call Stan programs itself \(no such interface\)"):
+    with pytest.warns(UserWarning, match=r"XLA cannot call Stan programs directly \(no such interface\)"):
         engine = Library(folder)
     assert engine.target is None
     monkeypatch.setattr(library_module, "_load", lambda folder: engine)
@@ -252,14 +252,14 @@ def test_a_freed_model_is_missed_and_nothing_crashes(model, points):
     del other
     gc.collect()
     orphan = eqx.tree_at(lambda m: m.handle, model, handle)
-    with pytest.raises(jax.errors.JaxRuntimeError, match="Stan model was freed, because its Python object is gone"):
+    with pytest.raises(jax.errors.JaxRuntimeError, match="Stan model was freed together with its Python object"):
         np.asarray(eqx.filter_jit(lambda m, x: m.log_density_on_reals(x))(orphan, points[0]))
 
 
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"y": None}, r"(?s)refuses the data.*variable name=y.*expects: J \(int\), y \(real, 1 dimension\), sigma"),
+        ({"y": None}, r"(?s)rejects the data.*variable name=y.*expects: J \(int\), y \(real, 1 dimension\), sigma"),
         ({"y": Y[:3]}, r"(?s)mismatch in dimension declared and found.*name=y.*dims declared=\(8\); dims found=\(3\)"),
         ({"J": 8.0}, r"(?s)int variable contained non-int values.*name=J.*integers as integers \(8, not 8.0\)"),
         ({"sigma": -SIGMA}, "(?s)sigma.* is -.*but must be greater than or equal to 0"),

@@ -106,7 +106,7 @@ def test_a_swap_that_fails_brings_the_old_folder_back(tmp_path, monkeypatch):
         rename(source, target)
 
     monkeypatch.setattr(os, "rename", refuse)
-    with pytest.raises(FileWriteError, match=r"Input/output error.*What was there before is unchanged\."):
+    with pytest.raises(FileWriteError, match=r"Input/output error.*Existing files are unchanged\."):
         write_folder(folder, fill(a="new"))
     assert read(folder) == {"a.txt": "old"}
     assert os.listdir(tmp_path) == ["out"]

@@ -106,7 +106,7 @@ def test_a_model_is_refused_after_so_many_points():
 
 def test_start_on_the_edge():
     target = Target(from_log_density(lambda x: -x, 0.0, constraints.nonnegative))
-    with pytest.raises(ModelError, match="lies on the edge of a support"):
+    with pytest.raises(ModelError, match="lies on the boundary of a support"):
         starting_points(target, KEY, 2)
 
 

@@ -7,7 +7,8 @@ from jaxtyping import Float, Int
 
 from bernflow.calibrate.blocks import Sample
 from bernflow.calibrate.result import LOG_JOINT, Calibration, p_values_of
-from bernflow.diagnostics.verdict import Verdict, judge
+from bernflow.diagnostics.findings import Verdict
+from bernflow.diagnostics.verdict import judge
 from bernflow.errors import ModelError
 from bernflow.models.base import Theta
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from bernflow.diagnostics.findings import VERDICTS, Verdict
 from bernflow.diagnostics.uniformity import holm, rank_p_value
-from bernflow.diagnostics.verdict import VERDICTS, Verdict
 from bernflow.posterior import display
 
 if TYPE_CHECKING:

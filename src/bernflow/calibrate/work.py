@@ -16,7 +16,7 @@ from tqdm.auto import tqdm
 from bernflow.calibrate import blocks, fitting, ranking, simulators
 from bernflow.calibrate.blocks import Sample
 from bernflow.calibrate.simulators import AbstractSimulator
-from bernflow.diagnostics.verdict import Verdict
+from bernflow.diagnostics.findings import Verdict
 from bernflow.errors import BernflowError
 from bernflow.fit.settings import Settings, resolve_settings
 from bernflow.keys import GENERATOR, portable

@@ -1,4 +1,4 @@
-"""The command `bernflow`: finds the subcommand, runs it, and turns errors into one sentence."""
+"""The command `bernflow`: run the subcommand and report errors as one sentence."""
 
 import argparse
 import os
@@ -14,7 +14,7 @@ from bernflow.nearest import nearest
 from bernflow.text import printable
 from bernflow.versions import version_of
 
-# Every subcommand is one module with one `COMMAND`, listed here.
+# Every subcommand is a module with a `COMMAND`, listed here.
 COMMANDS: tuple[Command, ...] = (
     demo.COMMAND,
     fit.COMMAND,
@@ -30,11 +30,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
     Args:
-        arguments: the words after `bernflow`; those of the process if None.
+        arguments: the arguments after `bernflow`; those of the process if None.
 
     Returns:
-        0 if all went well, 1 after an error, 2 if the command line is wrong, 3 after a fit that is poor, 130 if
-        interrupted.
+        0 for success, 1 for an error, 2 for an invalid command line, 3 for a poor fit, 130 if interrupted.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
     parser = make_parser(checkout.commands(words[0] if words else ""))
@@ -48,12 +47,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = options.command.run(options)
         sys.stdout.flush()
         return code or OK
-    except SystemExit as stop:  # argparse: help and version end with 0, a wrong command line with 2
+    except SystemExit as stop:  # argparse exits with 0 for help and version, and 2 for an invalid command line
         return OK if stop.code is None else int(stop.code)
     except KeyboardInterrupt:
         return _fail("interrupted.", INTERRUPTED)
     except BrokenPipeError:
-        # The reader has gone, as in `bernflow demo | head`; nothing is left that could fail at exit.
+        # The reader of a pipe has exited, as in `bernflow demo | head`; avoid another error at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ERROR
     except BernflowError as error:
@@ -64,8 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _refuse(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> NoReturn:
-    """Name the words that a command does not know, under its own usage line, and what was probably meant."""
-    # argparse has no public way to list what was declared.
+    """Report unknown arguments with the usage of the command, and suggestions."""
+    # argparse has no public way to list arguments.
     known = [option for action in parser._actions for option in action.option_strings]
     words = [word.partition("=")[0] for word in unknown if word.startswith("-")] or list(unknown)
     guesses = [guess for guess in (nearest(word, known) for word in words) if guess]
@@ -78,9 +77,9 @@ def _fail(message: str, code: int = ERROR) -> int:
 
 
 class _Formatter(argparse.HelpFormatter):
-    """Leaves room for the longest name of a command beside its summary; argparse forgets that they are indented.
+    """Aligns the summaries of commands, for which argparse ignores the indentation.
 
-    Of longer texts, paragraphs are wrapped one by one, and those of several lines (examples) left as they are.
+    Paragraphs of longer texts are wrapped separately, and those of several lines (examples) are not wrapped.
     """
 
     def __init__(self, prog: str):
@@ -88,7 +87,7 @@ class _Formatter(argparse.HelpFormatter):
         self._action_max_length = max(len(command.name) for command in (*COMMANDS, *checkout.STAND_INS)) + 6
 
     def _split_lines(self, text: str, width: int) -> list[str]:
-        # Options and names of folders have hyphens, at which no line should end.
+        # Do not break lines at hyphens, which options and paths contain.
         return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
@@ -97,7 +96,7 @@ class _Formatter(argparse.HelpFormatter):
 
 
 class _Parser(argparse.ArgumentParser):
-    """Names the nearest word where one is not known."""
+    """Suggests the closest match for unknown choices."""
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:
@@ -108,10 +107,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def make_parser(others: Sequence[Command] | None = None) -> argparse.ArgumentParser:
-    """Describe the command line.
+    """Make the parser of the command line.
 
     Args:
-        others: the commands beside `COMMANDS`; those of the checkout that bernflow runs from, if None.
+        others: the commands besides `COMMANDS`; if None, those of the checkout from which bernflow runs.
     """
     others = checkout.commands() if others is None else others
     parser = _Parser(
@@ -121,7 +120,7 @@ def make_parser(others: Sequence[Command] | None = None) -> argparse.ArgumentPar
 first steps:
   bernflow doctor                        is everything there?
   bernflow demo                          see one fit from the data to a picture
-  bernflow fit model.stan data.json      fit a model of your own
+  bernflow fit model.stan data.json      fit your own model
 
 `bernflow COMMAND --help` explains a command.
 """,

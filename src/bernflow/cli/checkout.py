@@ -1,4 +1,4 @@
-"""Commands that run the repository's package `benchmarks`, which the installed library does without."""
+"""Commands of the repository's package `benchmarks`, which is not part of the installed library."""
 
 import argparse
 import importlib
@@ -14,21 +14,21 @@ from bernflow.errors import BernflowError
 
 REPOSITORY = "https://github.com/bernflow/bernflow"
 PACKAGE = "benchmarks"
-# What such a package must have: other projects have one of that name, too.
+# A file that identifies the package, because other projects also have one of this name.
 MARK = Path(PACKAGE, "commands", "__init__.py")
 SUMMARIES = {
     "reproduce": "run the paper's experiments",
-    "benchmark": "measure accuracy and speed beside other libraries",
-    "data": "prepare the pictures of the melanoma experiment",
+    "benchmark": "compare accuracy and speed with other libraries",
+    "data": "prepare the images of the melanoma experiment",
 }
 
 
 def commands(word: str | None = None) -> tuple[Command, ...]:
-    """Return the commands of the package, or stand-ins that say where it is.
+    """Return the commands of the package, or stand-ins that say where to get it.
 
     Args:
-        word: the command that is asked for. The code of the current folder and of `sys.path` runs only if it is one of
-            these; None uses the checkout that bernflow itself runs from.
+        word: the requested command. Code in the current folder and on `sys.path` is used only for commands of the
+            package; None uses the checkout from which bernflow itself runs.
     """
     if word is not None and word not in SUMMARIES:
         return STAND_INS
@@ -41,7 +41,7 @@ def commands(word: str | None = None) -> tuple[Command, ...]:
 
 
 def find_root() -> Path | None:
-    """Return the folder that the package lies in: bernflow's own checkout, the current folder, or one of `sys.path`."""
+    """Return the folder of the package: bernflow's own checkout, the current folder, or one on `sys.path`."""
     return next(chain(_beside_the_source(), _with_package(Path.cwd()), _importable()), None)
 
 

@@ -1,4 +1,4 @@
-"""`bernflow compare`: runs or saved posteriors beside each other."""
+"""`bernflow compare`: compare runs or saved posteriors."""
 
 import argparse
 from pathlib import Path
@@ -16,8 +16,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         nargs="+",
         metavar="RUN",
-        help="at least two folders that `bernflow fit` has written, or files that post.save(path) has written; the "
-        "others are compared with the first",
+        help="at least two folders written by `bernflow fit`, or files written by post.save(path); the others are "
+        "compared with the first",
     )
 
 
@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> None:
     print(bf.compare(posteriors, var_names=shared))
     different = sorted({name for own in shapes for name in own} - set(shared))
     if different:
-        print(f"Not compared, because some lack them or have them in another shape: {', '.join(different)}.")
+        print(f"Not compared, because not all have them with the same shape: {', '.join(different)}.")
 
 
 COMMAND = Command(
@@ -42,7 +42,7 @@ COMMAND = Command(
     summary="compare runs or saved posteriors",
     description=(
         "Compare two or more posteriors from their files: verdicts and log evidence side by side, and the means and "
-        "standard deviations of the parameters that they share, with Monte Carlo errors, against the first."
+        "standard deviations of common parameters, with Monte Carlo errors, against the first."
     ),
     add_arguments=add_arguments,
     run=run,

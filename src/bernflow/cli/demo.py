@@ -1,4 +1,4 @@
-"""`bernflow demo`: one hierarchical model from the data to a picture."""
+"""`bernflow demo`: fit a hierarchical model and plot its posterior."""
 
 import argparse
 import warnings
@@ -18,7 +18,7 @@ NUM_DRAWS = 20_000
 # Rubin (1981): the estimated effects of coaching in eight schools, and their standard errors.
 EFFECTS = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
 ERRORS = np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
-# By quadrature over mu and tau.
+# Computed by quadrature over mu and tau.
 LOG_EVIDENCE = -31.311347
 
 
@@ -42,13 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Fit eight schools, print a summary, save the picture, the report and the posterior."""
-    # A folder that cannot be made should fail now, not after the fit.
+    """Fit eight schools, print a summary, and save a figure, a report and the posterior."""
+    # Fail before the fit if the folder cannot be created.
     options.out.mkdir(parents=True, exist_ok=True)
     if not options.quiet:
         print("Eight schools: effects of coaching on test scores, a hierarchical model.", flush=True)
     with warnings.catch_warnings():
-        # The verdict is printed below, whatever it is.
+        # The verdict is printed below.
         warnings.filterwarnings("ignore", message="bernflow: ", category=UserWarning)
         posterior = bf.fit(eight_schools, EFFECTS, ERRORS, key=options.seed, progress=not options.quiet)
     if not options.quiet:
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _summary(posterior: bf.Posterior, log_evidence: float) -> Iterator[str]:
-    """Yield the table of the parameters and the figures of the fit."""
+    """Yield the table of the parameters and the statistics of the fit."""
     table = posterior.summary(num=NUM_DRAWS)
     yield ""
     yield from table_lines([(str(name), row[:4]) for name, row in table.iterrows() if str(name).split("[")[0] in SHOWN])
@@ -77,10 +77,10 @@ def _summary(posterior: bf.Posterior, log_evidence: float) -> Iterator[str]:
 
 COMMAND = Command(
     name="demo",
-    summary="fit a well-known model and draw its posterior",
+    summary="fit a well-known model and plot its posterior",
     description=(
         "Fit eight schools (non-centered), print the posterior with k-hat, effective sample size, evidence and "
-        "verdict, and save its picture, a report and the posterior to a folder."
+        "verdict, and save a figure, a report and the posterior to a folder."
     ),
     add_arguments=add_arguments,
     run=run,

@@ -1,4 +1,4 @@
-"""`bernflow doctor`: what is installed, what works, and what to install for the rest."""
+"""`bernflow doctor`: report what is installed, what works, and what to install for optional features."""
 
 import argparse
 import os
@@ -24,10 +24,10 @@ from bernflow.models.stan.toolchain import find_compiler, find_stanc
 from bernflow.precision import resolve_precision
 from bernflow.versions import UNKNOWN, version_of
 
-# Its attributes are made when jax is imported, so that no type checker knows them.
+# Its attributes are created when jax is imported, so type checkers do not know them.
 CONFIG: Any = jax.config
-SECONDS = 30
-WIDTH = 16
+TIMEOUT = 30
+LABEL_WIDTH = 16
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,10 +43,10 @@ def run(options: argparse.Namespace) -> None:
 
 
 def examine(compile_stan: bool = True) -> dict[str, Any]:
-    """Find out what is installed and what works; JSON-able.
+    """Find out what is installed and what works; JSON-serializable.
 
     Args:
-        compile_stan: compile a small Stan program, unless it is kept, and run it.
+        compile_stan: compile a small Stan program, unless it is cached, and run it.
     """
     optional = dict.fromkeys(name for feature in FEATURES for name in feature.packages)
     packages = {name: _version(name) for name in (*BASE, *optional)}
@@ -87,12 +87,12 @@ def _version(package: str) -> str | None:
 
 
 def _outdated() -> list[str]:
-    """List requirements of bernflow itself that what is installed does not meet."""
+    """List unmet requirements of bernflow itself."""
     from packaging.requirements import Requirement  # comes with matplotlib
 
     try:
         requirements = metadata.requires("bernflow") or ()
-    except metadata.PackageNotFoundError:  # a source tree that was not installed states no requirements
+    except metadata.PackageNotFoundError:  # an uninstalled source tree has no metadata
         return []
     problems = []
     for text in requirements:
@@ -108,7 +108,7 @@ def _outdated() -> list[str]:
 
 def _jax() -> dict[str, Any]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what they would say is found below
+        warnings.simplefilter("ignore")  # problems are reported below
         try:
             devices = [{"platform": d.platform, "kind": d.device_kind, "id": d.id} for d in jax.devices()]
             problem = None
@@ -124,13 +124,13 @@ def _jax() -> dict[str, Any]:
 
 
 def _tool(find: Callable[[], tuple[str, ...]]) -> dict[str, str | None]:
-    """Find a program and ask for its version."""
+    """Find a program and its version."""
     try:
         command = find()
     except BernflowError as error:
         return {"command": None, "version": None, "problem": str(error)}
     try:
-        answer = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=SECONDS, check=True)
+        answer = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=TIMEOUT, check=True)
     except (OSError, subprocess.SubprocessError) as error:
         return {"command": shlex.join(command), "version": None, "problem": f"It does not run ({error})."}
     version = next(iter(answer.stdout.strip().splitlines()), "")
@@ -140,7 +140,7 @@ def _tool(find: Callable[[], tuple[str, ...]]) -> dict[str, str | None]:
 def _stan_program() -> dict[str, Any]:
     """Compile and run a small Stan program."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # problems of the cache are shown with the folders
+        warnings.simplefilter("ignore")  # problems of the cache are reported with the folders
         try:
             check_compiler(progress=True)
         except (BernflowError, ImportError, OSError) as error:  # ImportError: httpstan without metadata
@@ -153,7 +153,7 @@ def _folders() -> list[dict[str, Any]]:
     try:
         stan = default_folder()
         folders = [_folder(use, stan, VARIABLE, find_problem(stan) if stan.is_dir() else None)]
-    except (OSError, RuntimeError) as error:  # RuntimeError: nobody knows where the home folder is
+    except (OSError, RuntimeError) as error:  # RuntimeError: the home folder is unknown
         folders = [_no_folder(use, VARIABLE, str(error))]
     compiled = CONFIG.jax_compilation_cache_dir
     if compiled and "://" not in compiled:
@@ -162,12 +162,12 @@ def _folders() -> list[dict[str, Any]]:
 
 
 def _folder(use: str, path: Path, variable: str, problem: str | None) -> dict[str, Any]:
-    """Describe a folder without making it."""
+    """Describe a folder without creating it."""
     exists = path.is_dir()
     nearest = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
     writable = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
     if problem is None and not writable:
-        problem = "it cannot be written to" if exists else f"it cannot be made in {nearest}"
+        problem = "it cannot be written to" if exists else f"it cannot be created in {nearest}"
     others = exists and bool(path.stat().st_mode & 0o077)
     return {
         "use": use,
@@ -195,32 +195,32 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     yield from (f"  ! {problem}" for problem in found["outdated"])
     yield "\nDevices"
     for device in found["jax"]["devices"]:
-        yield f"  {device['platform']} {device['id']:<{WIDTH - len(device['platform']) - 1}}{device['kind']}"
+        yield f"  {device['platform']} {device['id']:<{LABEL_WIDTH - len(device['platform']) - 1}}{device['kind']}"
     if found["jax"]["problem"]:
         yield f"  ! JAX finds none: {found['jax']['problem']}"
     x64 = "on" if found["jax"]["x64"] else "off"
-    yield f"  {'x64':<{WIDTH}}{x64} by default in JAX; bernflow fits in {found['jax']['fit_precision']} all the same"
+    yield f"  {'x64':<{LABEL_WIDTH}}{x64} by default in JAX; bernflow fits always use {found['jax']['fit_precision']}"
     if not found["jax"]["compilation_cache"]:
-        yield f"  {'cache':<{WIDTH}}off: every process compiles anew; JAX_COMPILATION_CACHE_DIR=FOLDER keeps the work"
+        yield f"  {'cache':<{LABEL_WIDTH}}off: every process compiles again; set JAX_COMPILATION_CACHE_DIR"
     yield "\nStan"
     for name, tool in found["stan"].items():
         text = f"{tool['version']} ({tool['command']})" if tool["version"] is not None else "missing"
-        yield f"  {name:<{WIDTH}}{text}"
+        yield f"  {name:<{LABEL_WIDTH}}{text}"
     program = found["stan_program"]
     state = "fails, see below" if program["problem"] else "compiled, evaluated, and its errors are caught"
-    yield f"  {'a program':<{WIDTH}}{state if program['tried'] else 'not tried'}"
+    yield f"  {'a program':<{LABEL_WIDTH}}{state if program['tried'] else 'not tried'}"
     yield "\nFolders"
     for folder in found["folders"]:
         state = "private" if folder["private"] else "others can read it"
-        state = f"writable, {state}" if folder["exists"] else "made on first use"
+        state = f"writable, {state}" if folder["exists"] else "created on first use"
         yield f"  {folder['path'] or 'no folder'}"
-        yield f"  {'':<{WIDTH}}{folder['use']}; {folder['problem'] or state} (another one: {folder['variable']})"
+        yield f"  {'':<{LABEL_WIDTH}}{folder['use']}; {folder['problem'] or state} (to change: {folder['variable']})"
     yield "\nFeatures"
     for feature in found["features"]:
         missing = feature["missing"]
-        yield f"  {'missing' if missing else 'ok':<{WIDTH}}{feature['name']}: {feature['use']}"
+        yield f"  {'missing' if missing else 'ok':<{LABEL_WIDTH}}{feature['name']}: {feature['use']}"
         if missing:
-            yield f"  {'':<{WIDTH}}needs {', '.join(missing)}: {feature['install']}"
+            yield f"  {'':<{LABEL_WIDTH}}needs {', '.join(missing)}: {feature['install']}"
     for problem in (found["stan"]["compiler"]["problem"], program["problem"]):
         if problem:
             yield f"\n{problem}"
@@ -228,11 +228,11 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
 
 COMMAND = Command(
     name="doctor",
-    summary="say what is installed, what works and what is missing",
+    summary="report what is installed, what works and what is missing",
     description=(
-        "Print versions, devices, the tools behind Stan programs and the folders of caches, and say which features "
-        "need something that is not installed. If the tools for Stan are there, a small program is compiled and kept "
-        "in the cache; the first time takes about half a minute. Nothing else is changed."
+        "Print versions, devices, the tools for Stan programs and the cache folders, and list features that need "
+        "something that is not installed. If the tools for Stan are available, a small program is compiled and cached; "
+        "the first time takes about half a minute. Nothing else is changed."
     ),
     add_arguments=add_arguments,
     run=run,

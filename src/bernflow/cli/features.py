@@ -1,8 +1,8 @@
-"""What bernflow needs to be installed, and what for."""
+"""Required packages, and the optional features with their packages."""
 
 from typing import NamedTuple
 
-# Packages that come with bernflow itself and matter when something goes wrong.
+# Dependencies whose versions are relevant for problem reports.
 BASE = (
     "jax",
     "jaxlib",
@@ -21,14 +21,14 @@ BASE = (
 
 
 class Feature(NamedTuple):
-    """Something that needs more than bernflow's own dependencies.
+    """An optional feature.
 
     Attributes:
-        extra: name of the extra that installs what it needs.
-        name: what it is.
-        use: where it is met.
-        packages: what must be installed.
-        more: what to do beside the extra.
+        extra: name of the extra that installs its packages.
+        name: description of the feature.
+        use: how to use it.
+        packages: required packages.
+        more: what else to install.
     """
 
     extra: str
@@ -39,7 +39,7 @@ class Feature(NamedTuple):
 
     @property
     def install(self) -> str:
-        """What to run."""
+        """The command to run."""
         return f"pip install 'bernflow[{self.extra}]'{self.more}"
 
 
@@ -58,7 +58,7 @@ FEATURES = (
     ),
     Feature("semistructured", "formulas", "bf.SemiStructured(formula=...)", ("formulaic",)),
     Feature("networks", "Flax networks", "bf.Model(network=...)", ("flax",)),
-    Feature("images", "pictures of the melanoma experiment", "bernflow data melanoma", ("pyarrow", "pillow")),
+    Feature("images", "images of the melanoma experiment", "bernflow data melanoma", ("pyarrow", "pillow")),
     Feature(
         "speed",
         "the paper's flow in TensorFlow Probability",

@@ -1,4 +1,4 @@
-"""`bernflow fit`: a model and data from files, the posterior into a folder."""
+"""`bernflow fit`: fit a model and data from files, and write the posterior to a folder."""
 
 import argparse
 import sys
@@ -13,7 +13,7 @@ from bernflow.cli.command import INTERRUPTED, OK, POOR, Command
 from bernflow.cli.printing import COLUMNS, figure_lines, table_lines, wrapped
 from bernflow.errors import ArgumentError, ModelError
 from bernflow.files import ensure_writable, json_text
-from bernflow.fit.checks import CHECKS
+from bernflow.fit.checks.effort import CHECKS
 from bernflow.fit.deadline import Deadline
 from bernflow.fit.settings import resolve_settings
 from bernflow.posterior.tables import written
@@ -23,7 +23,7 @@ from bernflow.runs.source import load_model, split_name
 from bernflow.text import printable
 
 MAX_ROWS = 30
-# Options that go to `bernflow.fit` as they are.
+# Options that are passed to `bernflow.fit` unchanged.
 FIT_OPTIONS = ("family", "order", "steps", "tolerance", "restarts", "components", "checks")
 
 
@@ -42,16 +42,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="DATA",
         help="the data: JSON in CmdStan's format, or a table as CSV or Parquet, whose columns are arrays and whose "
-        "number of rows is N; a Python function gets them as keyword arguments. Leave it out where the model takes "
-        "none",
+        "number of rows is N; a Python function gets them as keyword arguments. Omit it if the model takes no data",
     )
     parser.add_argument("--data", type=Path, dest="data_option", metavar="DATA", help="the same as DATA")
     parser.add_argument(
         "--out",
         type=Path,
         metavar="DIR",
-        help="folder for the results (default: the model's name and -fit). Those of an earlier run in it are replaced; "
-        "a folder with other files is refused",
+        help="folder for the results (default: the model's name and -fit). An earlier run in it is replaced; a folder "
+        "with other files is an error",
     )
     parser.add_argument(
         "--force", action="store_true", help="write to DIR even if it holds other files, which are kept"
@@ -78,25 +77,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--restarts",
         type=_count,
         metavar="N",
-        help="fit from N starts, which may find other modes (default: 1)",
+        help="number of fits from different starts, to find several modes (default: 1)",
     )
     fit.add_argument(
         "--components",
         type=_count,
         metavar="N",
-        help="largest number of mixture components (default: 1, more where other starts find mass that it misses)",
+        help="largest number of components of a mixture (default: one; more if other starts find missing mass)",
     )
     fit.add_argument(
         "--checks",
         choices=tuple(CHECKS),
         default="default",
-        help="how hard the verdict looks for posterior mass that the fit misses; thorough may take longer than the fit",
+        help="effort of the search for posterior mass that the fit misses; thorough may take longer than the fit",
     )
     fit.add_argument(
         "--resume",
         type=Path,
         metavar="DIR",
-        help="write checkpoints to DIR; the same command resumes from the last one, however it was stopped",
+        help="write checkpoints to DIR; the same command continues from the last one after an interruption",
     )
     draws = parser.add_argument_group("the draws")
     draws.add_argument("--draws", type=_count, default=4000, metavar="N", help="how many (default: 4000)")
@@ -111,16 +110,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_formats,
         default=(CSV, NETCDF),
         metavar="LIST",
-        help=f"files for them: some of {', '.join(FORMATS)}, with commas (default: {CSV},{NETCDF})",
+        help=f"their file formats: some of {', '.join(FORMATS)}, separated by commas (default: {CSV},{NETCDF})",
     )
-    told = parser.add_argument_group("what is printed")
-    told.add_argument("--quiet", action="store_true", help="no progress bar; only the verdict and the folder")
-    told.add_argument("--json", action="store_true", help="the result as JSON on stdout, and nothing else there")
+    output = parser.add_argument_group("output")
+    output.add_argument("--quiet", action="store_true", help="print only the verdict and the folder, no progress bar")
+    output.add_argument("--json", action="store_true", help="print the result as JSON, and nothing else, on stdout")
     parser.set_defaults(refuse=parser.error)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Fit, write the folder, and say what was found."""
+    """Fit, write the folder, and print the results."""
     settings = {name: getattr(options, name) for name in FIT_OPTIONS}
     try:
         if options.data is not None and options.data_option is not None:
@@ -132,7 +131,7 @@ def run(options: argparse.Namespace) -> int:
     except ArgumentError as error:
         options.refuse(str(error))
     out = options.out or Path(f"{path.stem}-fit")
-    # What cannot be written should fail now, not after the fit.
+    # Fail before the fit if the results cannot be written.
     check_formats(options.format)
     check_free(out, options.force)
     ensure_writable(out.parent)
@@ -178,12 +177,10 @@ def _report(posterior: bf.Posterior, found: Run, quiet: bool) -> Iterator[str]:
         yield ""
     yield from wrapped(posterior.diagnostics.status)
     if found.manifest["weighted"] and not quiet:
-        yield from wrapped(
-            "The draws are resampled by their importance weights; --no-resample leaves them as they are."
-        )
+        yield from wrapped("The draws are resampled by their importance weights; use --no-resample to disable this.")
     if posterior.diagnostics.verdict != "good" and not quiet:
         yield ""
-        yield "What to do next (in Python, post is what bernflow.load reads):"
+        yield "What to do next (in Python, with post = bernflow.load(...)):"
         for sentence in posterior.advice:
             yield from wrapped(f"- {sentence.replace('`', '')}")
     for note in found.manifest["notes"]:
@@ -210,7 +207,7 @@ def _as_json(found: Run, code: int) -> str:
 
 @contextmanager
 def _spoken_warnings() -> Iterator[None]:
-    """Print warnings as sentences, less the one that the verdict repeats."""
+    """Print warnings as sentences, except for those that the verdict repeats."""
 
     def say(message: Warning | str, *_: object) -> None:
         text = printable(str(message), keep="\n\t")
@@ -225,7 +222,7 @@ def _spoken_warnings() -> Iterator[None]:
 
 @contextmanager
 def _shown_causes() -> Iterator[None]:
-    """Show the traceback of an error in the user's own code before the sentence that announces it."""
+    """Print the traceback of an error in user code before the error message."""
     try:
         yield
     except ModelError as error:
@@ -247,7 +244,7 @@ def _count(text: str) -> int:
 def _formats(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     if not set(names) <= set(FORMATS):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected some of {', '.join(FORMATS)}, with commas between them")
+        raise argparse.ArgumentTypeError(f"{text!r}: expected some of {', '.join(FORMATS)}, separated by commas")
     return names
 
 
@@ -271,8 +268,8 @@ examples:
 exit codes:
     0  the fit is good or usable
     1  an error; nothing is written
-    2  the command line is wrong
-    3  the fit has finished, and its verdict is poor; the results are written
-  130  interrupted; what was fitted by then is written, if there was anything
+    2  the command line is invalid
+    3  the fit has finished with the verdict poor; the results are written
+  130  interrupted; the fit so far is written, if there is one
 """,
 )

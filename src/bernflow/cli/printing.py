@@ -1,4 +1,4 @@
-"""What commands print about a fit: a table of its parameters, its figures, its verdict."""
+"""Formatting of the results of a fit: a table of parameters, statistics, and the verdict."""
 
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,9 +20,9 @@ def table_lines(
 
     Args:
         rows: name and values of each parameter.
-        number: how to write a number; empty where the values are texts already.
-        max_rows: show so many at most.
-        rest: where the others are.
+        number: format of numbers; empty if the values are strings.
+        max_rows: the largest number of rows.
+        rest: text that says where to find further rows.
     """
     shown = [(printable(name), values) for name, values in rows[:max_rows]]
     width = max([NAME_WIDTH, *(len(name) + 2 for name, _ in shown)])
@@ -34,7 +34,7 @@ def table_lines(
 
 
 def figure_lines(posterior: Posterior, exact: float | None = None) -> Iterator[str]:
-    """Yield the figures of a fit; `exact` is its log evidence where that is known."""
+    """Yield the statistics of a fit; `exact` is the exact log evidence, if known."""
     d = posterior.diagnostics
     known = "" if exact is None else f"   (exact: {exact:.4f})"
     yield f"{'ESS':<14}{100 * d.ess_fraction:>9.1f} %          of the draws, after weighting"
@@ -45,6 +45,6 @@ def figure_lines(posterior: Posterior, exact: float | None = None) -> Iterator[s
 
 
 def wrapped(text: str) -> list[str]:
-    """Break a sentence into lines; those of an item of a list are indented."""
+    """Wrap a sentence; continuation lines of a list item are indented."""
     indent = "  " if text.startswith("- ") else ""
     return textwrap.wrap(printable(text, keep="\n\t"), WIDTH, subsequent_indent=indent, break_on_hyphens=False)

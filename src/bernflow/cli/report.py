@@ -1,4 +1,4 @@
-"""`bernflow report`: a page about a run or a saved posterior."""
+"""`bernflow report`: write a report of a run or a saved posterior."""
 
 import argparse
 from pathlib import Path
@@ -20,16 +20,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "run",
         type=Path,
         metavar="RUN",
-        help="folder that `bernflow fit` has written, or a file that post.save(path) has written",
+        help="folder written by `bernflow fit`, or a file written by post.save(path)",
     )
     parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="the page to write (default: the name of RUN and -report.html)"
+        "--out", type=Path, metavar="FILE", help="the file to write (default: the name of RUN and -report.html)"
     )
     parser.add_argument("--title", default=TITLE, help=f"heading of the page (default: {TITLE})")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Write the page, and say where it is."""
+    """Write the report and print its path."""
     out = options.out or Path(f"{options.run.resolve().name.removesuffix('.bernflow')}-report.html")
     is_run = options.run.is_dir()
     material = material_of_run(options.run) if is_run else gather(load_any(options.run), NUM_DRAWS, KEY)
@@ -40,12 +40,11 @@ def run(options: argparse.Namespace) -> None:
 
 COMMAND = Command(
     name="report",
-    summary="write a page about a run or a saved posterior",
+    summary="write a report of a run or a saved posterior",
     description=(
-        "Write one HTML page, which needs no network, with the verdict in words, what to do next, a table of the "
-        "parameters, pictures, settings and versions. `bernflow fit` writes such a page into its folder; this command "
-        "makes one from the files of a run or from a saved posterior, without running the model: what only the model "
-        "knows is left out."
+        "Write a self-contained HTML page with the verdict, advice, a table of the parameters, figures, settings and "
+        "versions. `bernflow fit` writes such a page to its folder; this command makes one from the files of a run or "
+        "from a saved posterior, without running the model: content that needs the model is omitted."
     ),
     add_arguments=add_arguments,
     run=run,

@@ -1,4 +1,4 @@
-"""`bernflow summary`: the verdict and the table of a run or a saved posterior."""
+"""`bernflow summary`: print the table and the verdict of a run or a saved posterior."""
 
 import argparse
 from pathlib import Path
@@ -14,23 +14,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "run",
         type=Path,
         metavar="RUN",
-        help="folder that `bernflow fit` has written, or a file that post.save(path) has written",
+        help="folder written by `bernflow fit`, or a file written by post.save(path)",
     )
     parser.add_argument(
         "--var",
         action="append",
         metavar="NAME",
-        help="show this quantity only, or ~NAME to leave it out; may be given several times",
+        help="show only this quantity, or ~NAME to exclude it; may be given several times",
     )
     parser.add_argument(
         "--filter",
         choices=("like", "regex"),
-        help="take NAME for a part of names, or for a regular expression (default: the whole name)",
+        help="interpret NAME as part of a name, or as a regular expression (default: the whole name)",
     )
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print the table, the figures and the verdict."""
+    """Print the table, the statistics and the verdict."""
     posterior = load_any(options.run)
     print(posterior.summary(options.var, options.filter).to_string())
     print()
@@ -44,7 +44,7 @@ COMMAND = Command(
     summary="print the table of a run or a saved posterior",
     description=(
         "Print mean, standard deviation, 90 % interval and Monte Carlo errors of every parameter and derived quantity, "
-        "with the figures of the fit and its verdict, from the files alone: the model is not run."
+        "with the statistics of the fit and its verdict, from the files only: the model is not run."
     ),
     add_arguments=add_arguments,
     run=run,

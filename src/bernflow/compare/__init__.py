@@ -1,4 +1,4 @@
-"""Posteriors side by side: fits, NUTS runs, ArviZ trees and plain draws."""
+"""Comparison of posteriors: fits, NUTS runs, ArviZ trees and dicts of draws."""
 
 from bernflow.compare.api import compare
 from bernflow.compare.models import compare_models

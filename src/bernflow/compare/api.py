@@ -1,4 +1,4 @@
-"""`compare`: several posteriors of the same parameters, against one of them."""
+"""`compare`: compare posteriors of the same parameters with a reference."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,24 +25,24 @@ def compare(
     tolerance: float = 0.0,
     loo: bool = True,
 ) -> Comparison:
-    """Compare posteriors: fits, NUTS runs, ArviZ trees or plain draws.
+    """Compare posteriors: fits, NUTS runs, ArviZ trees or dicts of draws.
 
     Every other entry is compared with the reference: means and standard deviations with their Monte Carlo errors,
-    marginal and joint distances. An entry agrees where all its means and sds are within four standard errors: one of
-    16,000 correct figures is refused. The standard errors of chains come from their effective sample size. Beside it
-    stand evidence, verdicts and leave-one-out cross-validation, as far as they are known.
+    marginal and joint distances. An entry agrees if all its means and sds are within four standard errors; the
+    false-alarm rate is one in 16,000 per statistic. The standard errors of chains are based on their effective sample
+    size. Evidence, verdicts and leave-one-out cross-validation are included if available.
 
     Args:
         entries: posteriors of `bernflow.fit`, runs of `Posterior.to_nuts`, ArviZ DataTrees with chains, or dicts of
-            independent draws, {name: (num, *shape)}; at least two, under names of your own.
-        reference: the name of the entry to compare with; a NUTS run if there is one, else the first entry.
+            independent draws, {name: (num, *shape)}; at least two, by names of your choice.
+        reference: the name of the reference entry; by default a NUTS run if there is one, else the first entry.
         key: integer seed or `jax.random.key`, for the draws of fits.
-        var_names: the parameters to compare, if not all; [] compares evidence and LOO alone, for models that share no
-            parameter.
+        var_names: the parameters to compare, if not all; [] compares only evidence and LOO, for models without common
+            parameters.
         num: number of draws of every fit.
-        weighted: draw from fits by their importance weights.
-        tolerance: difference that is allowed on top of the Monte Carlo error, in units of the reference's sd.
-        loo: estimate the predictive accuracy of entries whose pointwise log likelihood is known.
+        weighted: use importance-resampled draws of fits.
+        tolerance: allowed difference in addition to the Monte Carlo error, in units of the reference's sd.
+        loo: estimate the predictive accuracy of entries with a pointwise log likelihood.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -61,7 +61,7 @@ def compare(
     draw_key, seed_key = jax.random.split(as_key(key))
     keys = jax.random.split(draw_key, len(entries))
     num = check_count(num)
-    # Other keys for other entries: common noise would hide differences that belong to their error.
+    # Different keys for each entry, because common random numbers would invalidate the standard errors.
     found = {
         str(name): as_entry(str(name), value, num, own, weighted)
         for own, (name, value) in zip(keys, entries.items(), strict=True)

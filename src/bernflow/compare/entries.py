@@ -1,4 +1,4 @@
-"""What can be compared, brought into one form: named draws by chain, with what else is known of them."""
+"""A common format for posteriors to compare: named draws by chain, with diagnostics and ArviZ trees."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from bernflow.diagnostics.chains import ChainDiagnostics
-from bernflow.diagnostics.verdict import Diagnostics
+from bernflow.diagnostics.findings import Diagnostics
 from bernflow.errors import ArgumentError
 from bernflow.posterior import Posterior
 from bernflow.posterior.chains import NutsRun
@@ -26,12 +26,12 @@ class Entry:
     """One of the posteriors.
 
     Attributes:
-        name: how the user calls it.
+        name: the user's name for it.
         draws: (chains, num, *shape) by parameter.
-        independent: the draws are independent, so that their number counts and not an effective one.
-        parameters: the names of the parameters; None where parameters cannot be told from derived quantities.
-        diagnostics: the verdict on a fit or on chains, if known.
-        tree: makes the ArviZ tree with the pointwise log likelihood, if there is one.
+        independent: whether the draws are independent, so that the effective sample size is their number.
+        parameters: the names of the parameters; None if they cannot be distinguished from derived quantities.
+        diagnostics: the diagnostics of a fit or of chains, if known.
+        tree: returns the ArviZ tree with the pointwise log likelihood, if there is one.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Entry:
     tree: "Callable[[], xr.DataTree] | None"
 
     def column(self, component: "Component") -> np.ndarray:
-        """Return the draws of one component: (num,) where they are independent, else (chains, num)."""
+        """Return the draws of one component: (num,) if they are independent, else (chains, num)."""
         at: Any = (slice(None), slice(None), *component.index)
         values = np.asarray(self.draws[component.name][at], np.float64)
         return values.ravel() if self.independent else values
@@ -62,7 +62,7 @@ class Component:
 
 
 def as_entry(name: str, value: Any, num: int, key: Any, weighted: Weighted) -> Entry:
-    """Turn anything that can be compared into an `Entry`."""
+    """Convert any supported object to an `Entry`."""
     if isinstance(value, Posterior):
         return _from_posterior(name, value, num, key, weighted)
     if isinstance(value, NutsRun):
@@ -85,7 +85,7 @@ def as_entry(name: str, value: Any, num: int, key: Any, weighted: Weighted) -> E
 
 
 def shared_components(entries: Sequence[Entry], var_names: Sequence[str] | None) -> list[Component]:
-    """Return the scalar components that all entries have, or say which of them lack what."""
+    """Return the scalar components that all entries have; raise an error if one lacks a chosen parameter."""
     names = list(_names(entries) if var_names is None else [var_names] if isinstance(var_names, str) else var_names)
     if var_names is None:
         known = [entry for entry in entries if entry.parameters is not None] or list(entries)
@@ -98,28 +98,28 @@ def shared_components(entries: Sequence[Entry], var_names: Sequence[str] | None)
         if lacking:
             raise ArgumentError(
                 f"compare: {entry.name!r} lacks {', '.join(map(repr, lacking))}; it has {', '.join(entry.draws)}. "
-                "Choose what all entries share by var_names=[...], or var_names=[] to compare evidence and LOO alone."
+                "Choose common parameters with var_names=[...], or var_names=[] to compare only evidence and LOO."
             )
     for name in names:
         shapes = {entry.name: entry.draws[name].shape[2:] for entry in entries}
         if len(set(shapes.values())) > 1:
             given = ", ".join(f"{shape} in {entry!r}" for entry, shape in shapes.items())
             raise ArgumentError(
-                f"compare: {name!r} has shape {given}: expected one shape. Leave it out by var_names=[...], or rename "
+                f"compare: {name!r} has shape {given}: expected one shape. Exclude it with var_names=[...], or rename "
                 "one of them."
             )
     components = [Component(name, index) for name in names for index in np.ndindex(entries[0].draws[name].shape[2:])]
-    # The corner of a Cholesky factor is always one: nothing to compare.
+    # Exclude constant components, such as the corner of a Cholesky factor.
     return [c for c in components if any(np.ptp(entry.column(c)) > 0 for entry in entries)]
 
 
 def matrix(entry: Entry, components: Sequence[Component]) -> Float[np.ndarray, "chains num d"]:
-    """Return the draws of all components side by side; independent ones as one chain."""
+    """Return the draws of all components as one array; independent draws are one chain."""
     return np.stack([np.atleast_2d(entry.column(c)) for c in components], axis=-1)
 
 
 def _names(entries: Sequence[Entry]) -> tuple[str, ...]:
-    """Return the names to compare: the parameters of the first entry that tells them from derived quantities."""
+    """Return the names to compare: those of the first entry whose parameters are known, else all names."""
     known = [entry.parameters for entry in entries if entry.parameters is not None]
     return known[0] if known else tuple(entries[0].draws)
 
@@ -127,8 +127,8 @@ def _names(entries: Sequence[Entry]) -> tuple[str, ...]:
 def _different(first: Entry, other: Entry, own: Sequence[str], names: Sequence[str]) -> str:
     return (
         f"compare: the parameters of {first.name!r} are {', '.join(names)}, those of {other.name!r} are "
-        f"{', '.join(own)}: expected the same. Choose what they share by var_names=[...], or var_names=[] to compare "
-        "evidence and LOO alone."
+        f"{', '.join(own)}: expected the same. Choose common ones with var_names=[...], or var_names=[] to compare "
+        "only evidence and LOO."
     )
 
 
@@ -156,7 +156,7 @@ def _from_tree(name: str, tree: Any) -> Entry:
             )
         draws[str(variable)] = array.transpose("chain", "draw", ...).to_numpy()
     _check_draws(name, draws)
-    # One chain of a fit, as `Posterior.to_arviz` writes it, is made of independent draws.
+    # The single chain of a fit, as written by `Posterior.to_arviz`, consists of independent draws.
     independent = tree.attrs.get("inference_library") == "bernflow" and "log_q" in getattr(
         tree.get("sample_stats"), "data_vars", {}
     )

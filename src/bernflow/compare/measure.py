@@ -1,4 +1,4 @@
-"""Numbers that tell two posteriors apart: moments, marginal distances, joint distance, predictive accuracy."""
+"""Measures of the difference of two posteriors: moments, marginal and joint distances, predictive accuracy."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,16 +16,16 @@ from bernflow.posterior import loo
 if TYPE_CHECKING:
     import pandas as pd
 
-# Two samples of n and m draws of one distribution are farther apart once in 10,000 times.
+# Quantile of the two-sample Kolmogorov-Smirnov statistic for a false-alarm rate of one in 10,000.
 KS_LIMIT = 2.23
 
 
 class Marginal(NamedTuple):
-    """How far the marginal distributions of one component are apart.
+    """Distances between the marginal distributions of one component.
 
     Attributes:
         ks: Kolmogorov-Smirnov distance, the largest difference of the distribution functions.
-        ks_limit: what it exceeds once in 10,000 times for draws of one distribution.
+        ks_limit: the limit that it exceeds with probability 1/10,000 for draws of the same distribution.
         wasserstein: Wasserstein-1 distance in units of the reference's standard deviation.
     """
 
@@ -35,11 +35,11 @@ class Marginal(NamedTuple):
 
 
 class Joint(NamedTuple):
-    """Sliced Wasserstein-2 distance between half samples, in units of the reference's sd, and what chance makes of it.
+    """Sliced Wasserstein-2 distance between half samples, in units of the reference's sd, and its noise floor.
 
     Attributes:
-        distance: between halves of the two samples.
-        floor: between the two halves of the same sample, for both samples: what equal distributions would show.
+        distance: distance between halves of the two samples.
+        floor: distance between the two halves of the same sample, as expected for equal distributions.
     """
 
     distance: float
@@ -54,7 +54,7 @@ def differences(entry: Entry, reference: Entry, components: Sequence[Component],
 
 
 def marginals(entry: Entry, reference: Entry, components: Sequence[Component]) -> list[Marginal]:
-    """Measure the distance of every component."""
+    """Measure the marginal distances of every component."""
     found = []
     for component in components:
         ours, theirs = entry.column(component), reference.column(component)
@@ -68,10 +68,10 @@ def marginals(entry: Entry, reference: Entry, components: Sequence[Component]) -
 
 
 def joint(entry: Entry, reference: Entry, components: Sequence[Component], seed: int) -> Joint:
-    """Measure the distance of the joint distributions, and its floor.
+    """Measure the distance of the joint distributions, and its noise floor.
 
-    The distance is that of halves, like the floor: a distance of n draws is larger than one of 2 n by chance alone. The
-    floor is the root mean square over both samples, which is right also where their numbers of draws differ.
+    Both use half samples, because the distance depends on the number of draws. The floor is the root mean square over
+    both samples, which is also correct if their numbers of draws differ.
     """
     ours, theirs = matrix(entry, components), matrix(reference, components)
     scale = theirs.reshape(-1, len(components)).std(axis=0)
@@ -83,10 +83,10 @@ def joint(entry: Entry, reference: Entry, components: Sequence[Component], seed:
 
 
 def leave_one_out(entries: Sequence[Entry]) -> "tuple[dict[str, Any], pd.DataFrame | None]":
-    """Estimate the expected log predictive density of new data (PSIS-LOO) where the log likelihood is known.
+    """Estimate the expected log predictive density of new data (PSIS-LOO) of entries with a log likelihood.
 
     Returns:
-        One `ELPDData` of ArviZ per entry, and ArviZ's table that ranks them; None where fewer than two can be ranked.
+        One `ELPDData` of ArviZ per entry, and ArviZ's ranking, or None if fewer than two can be ranked.
     """
     trees = {entry.name: (entry.tree(), entry.independent) for entry in entries if entry.tree is not None}
     found = {
@@ -101,7 +101,7 @@ def leave_one_out(entries: Sequence[Entry]) -> "tuple[dict[str, Any], pd.DataFra
 
 
 def _halves(values: Float[np.ndarray, "chains num d"]) -> list[Float[np.ndarray, "half d"]]:
-    """Split draws into halves that know nothing of each other: by chains, or else at the middle of the one."""
+    """Split draws into independent halves: by chains, or at the middle of a single chain."""
     chains, num, dim = values.shape
     if chains > 1:
         return [values[: chains // 2].reshape(-1, dim), values[chains // 2 :].reshape(-1, dim)]

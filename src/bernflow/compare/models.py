@@ -1,4 +1,4 @@
-"""`compare_models`: several models of the same data, by predictive accuracy and by evidence."""
+"""`compare_models`: compare models of the same data by predictive accuracy and evidence."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bernflow.compare.entries import Entry, as_entry
-from bernflow.diagnostics.verdict import Diagnostics
+from bernflow.diagnostics.findings import Diagnostics
 from bernflow.errors import ArgumentError
 from bernflow.posterior.arguments import check_count
 from bernflow.posterior.drawing import KEY
@@ -29,24 +29,24 @@ def compare_models(
 ) -> "pd.DataFrame":
     """Compare models of the same data by leave-one-out cross-validation and by their evidence.
 
-    Leave-one-out (PSIS-LOO) asks how well new data are predicted, the evidence how probable the data were before they
-    were seen; the latter depends on the width of the priors, also where the posterior hardly does. `bf.compare`
-    compares posteriors of the same parameters instead.
+    Leave-one-out (PSIS-LOO) measures how well new data are predicted, the evidence the prior probability of the data.
+    The evidence depends on the width of the priors, even if the posterior hardly does. `bf.compare` compares posteriors
+    of the same parameters instead.
 
     Args:
         models: posteriors of `bernflow.fit`, runs of `Posterior.to_nuts`, or ArviZ results with a pointwise log
-            likelihood, at least two, under names of your own.
-        var_name: the observed variable, where there are several.
+            likelihood; at least two, by names of your choice.
+        var_name: the observed variable, if there are several.
         num: number of draws of every fit.
         key: integer seed or `jax.random.key` of the draws of fits; by default those of `Posterior.loo`.
         weighted: see `Posterior.draws`.
 
     Returns:
         One row per model, the best first: `elpd_loo` with its standard error `se`, the effective number of parameters
-        `p_loo`, the difference to the best, `elpd_diff`, with its standard error `dse`, the `weight` of stacking, the
-        number of data points whose estimate cannot be trusted, `num_bad_k`; `log_evidence` with its standard error
-        `log_evidence_se`, the log Bayes factor against the model with the highest evidence, `log_bf`; and the
-        `verdict` on the fit. What is not known is missing.
+        `p_loo`, the difference to the best `elpd_diff` with its standard error `dse`, the stacking `weight`, the number
+        of data points with unreliable estimates `num_bad_k`; `log_evidence` with its standard error `log_evidence_se`,
+        the log Bayes factor against the model with the highest evidence `log_bf`; and the `verdict` on the fit. Unknown
+        values are NaN.
 
     Example:
         >>> import numpyro.distributions as dist
@@ -69,7 +69,7 @@ def compare_models(
 
 
 def _loo(entry: Entry, var_name: str | None) -> Any:
-    """Return the estimate of a model; None where its log likelihood is not known."""
+    """Return the estimate of a model; None if its log likelihood is unknown."""
     tree = None if entry.tree is None else entry.tree()
     if tree is None or "log_likelihood" not in tree.children:
         return None
@@ -89,7 +89,7 @@ def _table(entries: list[Entry], elpds: dict[str, Any]) -> "pd.DataFrame":
 
 
 def _ranking(elpds: dict[str, Any]) -> "pd.DataFrame | None":
-    """Return ArviZ's comparison; None where fewer than two models can be ranked."""
+    """Return ArviZ's ranking; None if fewer than two models can be ranked."""
     counts = {name: int(elpd.n_data_points) for name, elpd in elpds.items()}
     if len(set(counts.values())) > 1:
         shown = ", ".join(f"{name}: {count}" for name, count in counts.items())

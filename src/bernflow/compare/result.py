@@ -1,4 +1,4 @@
-"""What a comparison found: tables, one sentence, and a figure."""
+"""The result of a comparison: tables, a status sentence, and a figure."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from bernflow.compare.entries import Component, Entry
 from bernflow.compare.measure import Joint, Marginal
 from bernflow.diagnostics.agreement import Agreement
 from bernflow.diagnostics.chains import ChainDiagnostics
-from bernflow.diagnostics.verdict import Diagnostics
+from bernflow.diagnostics.findings import Diagnostics
 from bernflow.posterior import display
 from bernflow.posterior.loo import MAX_KHAT
 
@@ -22,17 +22,17 @@ MAX_NAMED = 4
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Comparison:
-    """Posteriors against a reference among them.
+    """A comparison of posteriors with a reference.
 
     Attributes:
-        reference: the name of the entry that the others are compared with.
+        reference: the name of the reference entry.
         entries: draws and diagnostics by name.
         components: the scalar components that were compared.
-        agreements: means and sds of every other entry against the reference, with their Monte Carlo errors.
+        agreements: differences of means and sds from the reference, with their Monte Carlo errors, by entry.
         marginals: Kolmogorov-Smirnov and Wasserstein-1 distances, by entry, in the order of `components`.
-        joints: sliced Wasserstein distance and its floor, by entry.
-        elpds: leave-one-out estimates of ArviZ by entry, where the log likelihood is known.
-        loo: ArviZ's table that ranks them, or None.
+        joints: sliced Wasserstein distance and its noise floor, by entry.
+        elpds: leave-one-out estimates of ArviZ, by entry with a log likelihood.
+        loo: ArviZ's ranking, or None.
 
     Example:
         >>> exact = np.random.default_rng(0).normal(0.525, 0.5, size=4000)  # the posterior of mu is N(2.1 / 4, 1 / 4)
@@ -54,14 +54,14 @@ class Comparison:
 
     @property
     def agrees(self) -> dict[str, bool]:
-        """Tell of every other entry whether all its means and sds agree with the reference."""
+        """Whether all means and sds agree with the reference, by entry."""
         return {name: found.agrees for name, found in self.agreements.items()}
 
     @property
     def status(self) -> str:
-        """The sentence that says which entries agree with the reference, and where the others differ."""
+        """A sentence that states which entries agree with the reference, and where the others differ."""
         if not self.components:
-            return "No parameter is compared; evidence and predictive accuracy only."
+            return "No parameters were compared, only evidence and predictive accuracy."
         parts = []
         for name, found in self.agreements.items():
             off = [c.name for c in found.columns if not c.agrees]
@@ -73,12 +73,12 @@ class Comparison:
         return f"{word} (means and sds within {allowed} of {self.reference}): {'; '.join(parts)}."
 
     def table(self) -> "pd.DataFrame":
-        """Tabulate every component of every entry but the reference.
+        """Tabulate every component of every entry except the reference.
 
         Returns:
             One row per (entry, component), in units of the reference's sd: `mean_diff` and `sd_diff` with their
-            standard errors `mean_se` and `sd_se`, `agrees`, `ks` with `ks_limit` (exceeded by chance once in 10,000
-            times) and `wasserstein`.
+            standard errors `mean_se` and `sd_se`, `agrees`, `ks` with `ks_limit` (exceeded by chance with probability
+            1/10,000) and `wasserstein`.
         """
         import pandas as pd
 
@@ -105,9 +105,9 @@ class Comparison:
 
         Returns:
             One row per entry: `verdict`, `khat` or `rhat`, `elbo` and `log_evidence` with standard errors, `mean_diff`
-            and `sd_diff` (the largest of all components, in units of the reference's sd), `sliced_wasserstein` with
-            its `floor`, `elpd_loo` with its standard error and `num_bad_k`, the number of data points for which it
-            cannot be trusted. What is not known is missing.
+            and `sd_diff` (the largest over components, in units of the reference's sd), `sliced_wasserstein` with its
+            `floor`, `elpd_loo` with its standard error, and the number of data points with unreliable estimates
+            `num_bad_k`. Unknown values are NaN.
         """
         import pandas as pd
 
@@ -161,7 +161,7 @@ class Comparison:
         return figures
 
     def _rows(self) -> tuple[list[str], list[display.Row]]:
-        """Return the columns that somebody has a value for, and one row per entry."""
+        """Return the columns that have values, and one row per entry."""
         shown = {
             "verdict": "verdict",
             "khat": "k-hat",

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from bernflow.diagnostics.verdict import MISSING_USABLE, USABLE_ESS, USABLE_KHAT, Diagnostics
+from bernflow.diagnostics.findings import MISSING_USABLE, USABLE_ESS, USABLE_KHAT, Diagnostics
+from bernflow.diagnostics.verdict import CAUSES_OF_IMPROPER
 
 SIMPLE_FAMILIES = ("gaussian", "gaussian-fullrank", "student-t", "bernstein-meanfield")
 # NUTS runs inside of a flow, which these families do not map onto the whole space.
@@ -45,8 +46,7 @@ def advise(
     if d.improper is not None:
         return [
             "Do not use these draws: there may be no distribution to draw from.",
-            f"Give {d.improper} a proper prior. Look for a flat prior, columns that repeat each other or a constant, "
-            "separated classes, a scale that may become zero, and values that are clipped.",
+            f"Give {d.improper} a proper prior. Look for {CAUSES_OF_IMPROPER}.",
         ]
     weights_work = d.khat <= USABLE_KHAT and d.ess_fraction >= USABLE_ESS
     advice = [_first_step(d, weights_work, weighted)]

@@ -16,7 +16,7 @@ import dataclasses
 import numpy as np
 from jaxtyping import Float
 
-from bernflow.diagnostics.verdict import Verdict
+from bernflow.diagnostics.findings import Verdict
 
 MAX_RHAT, POOR_RHAT = 1.01, 1.05
 MIN_ESS = 400.0

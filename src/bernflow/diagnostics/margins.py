@@ -1,12 +1,13 @@
 """How far the margins of draws are off, as their importance weights tell.
 
 The ESS of joint weights falls with the number of parameters even if every one of them is right: with a KL divergence of
-0.001 nats for each, it is 0.98 with ten parameters and 0.8 with a hundred. What users read off a posterior are margins, and the
-weights of the same draws estimate their errors: that of E[f] is
+0.001 nats for each, it is 0.98 with ten parameters and 0.8 with a hundred. What users read off a posterior are margins,
+and the weights of the same draws estimate their errors: that of E[f] is
 
     sum_s (w_s - 1/S) f(x_s),    with standard error sqrt(sum_s (w_s - 1/S)^2 f(x_s)^2),
 
-for standardized parameters f = x (means), (x^2 - 1) / 2 (standard deviations), 1[x < c] (probabilities), x_i x_j (correlations).
+for standardized parameters f = x (means), (x^2 - 1) / 2 (standard deviations), 1[x < c] (probabilities), x_i x_j
+(correlations).
 """
 
 from typing import Any, NamedTuple

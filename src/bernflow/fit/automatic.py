@@ -8,9 +8,8 @@ import jax
 import numpy as np
 from jaxtyping import Array, Key
 
-from bernflow.diagnostics.elsewhere import MEAN_ERROR
-from bernflow.diagnostics.verdict import MISSING_USABLE
 from bernflow.errors import BernflowError
+from bernflow.fit.checks.probes import stack
 from bernflow.fit.deadline import STAGE_SHARE, Deadline
 from bernflow.fit.differences import DifferencedTarget
 from bernflow.fit.engine import (
@@ -19,12 +18,11 @@ from bernflow.fit.engine import (
     informed_flows,
     initial_flows,
     num_starts,
-    say_out_of_time,
     share,
+    stopped_by_limit,
     train_and_judge,
 )
 from bernflow.fit.modes import distinct_places
-from bernflow.fit.probes import stack
 from bernflow.fit.run import Run
 from bernflow.fit.settings import PART_GAIN, Settings
 from bernflow.fit.start import Gaussian
@@ -135,7 +133,7 @@ def _with_mixture(
     if len(places) < 2:
         return posterior
     several = dataclasses.replace(settings, restarts=len(places), components=len(places))
-    if _misses(posterior):  # mass that only moments notice is worth no more nats than its share
+    if posterior.diagnostics.misses_mass:  # mass that only moments notice is worth no more nats than its share
         least = LEAST_OF_SHARE * (posterior.diagnostics.missing_mass or 0.0)
         several = dataclasses.replace(several, part_gain=min(PART_GAIN, least))
     flows = informed_flows(run.spread(target), several, starts, np.array(places), flow_key)
@@ -171,7 +169,8 @@ def _better(first: Posterior, second: Posterior) -> Posterior:
     # An ELBO that is not a number is worse than any.
     elbos = [np.nan_to_num(post.diagnostics.elbo, nan=-np.inf) for post in (first, second)]
     # Mass that the second covers may be worth less than that, and change the verdict.
-    mended = _misses(first) and not _misses(second) and second.diagnostics.verdict == "good"
+    worse, better = first.diagnostics, second.diagnostics
+    mended = worse.misses_mass and not better.misses_mass and better.verdict == "good"
     best, other = (second, first) if elbos[1] > elbos[0] + (-PART_GAIN if mended else PART_GAIN) else (first, second)
     for name in ("steps", "training_gradients"):
         best.settings[name] += other.settings[name]
@@ -180,19 +179,13 @@ def _better(first: Posterior, second: Posterior) -> Posterior:
     return best
 
 
-def _misses(posterior: Posterior) -> bool:
-    """Tell whether mass elsewhere limits the verdict."""
-    diagnostics = posterior.diagnostics
-    return (diagnostics.missing_mass or 0.0) > MISSING_USABLE or (diagnostics.missing_effect or 0.0) > MEAN_ERROR
-
-
 def _was_cut_short(posterior: Posterior) -> bool:
     return posterior.settings["interrupted"] or posterior.settings["out_of_time"]
 
 
 def _without(posterior: Posterior, what: str, deadline: Deadline) -> Posterior:
     """Return a posterior that says what the time limit has left out."""
-    posterior.diagnostics = say_out_of_time(posterior.diagnostics, deadline, f"before {what}", "allow more time")
+    posterior.diagnostics = posterior.diagnostics.adding(stopped_by_limit(deadline, f"before {what}"))
     posterior.settings |= deadline.describe(out_of_time=True)
     return posterior
 
@@ -204,7 +197,7 @@ def _may_mix(settings: Settings, target: Target, posterior: Posterior, probes: G
         return False
     if diagnostics.improper is not None:  # more flows do not make it proper
         return False
-    if _misses(posterior):
+    if posterior.diagnostics.misses_mass:
         return True
     if diagnostics.verdict == "usable" and diagnostics.log_evidence - diagnostics.elbo < PART_GAIN:
         return False  # a mixture is taken for a larger gain than what is left

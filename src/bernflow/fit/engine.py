@@ -1,6 +1,5 @@
 """From a target to a judged posterior: start, train, choose, judge."""
 
-import dataclasses
 import warnings
 from typing import Any, NamedTuple, TypeVar
 
@@ -10,14 +9,15 @@ import numpy as np
 from jaxtyping import Array, Int, Key
 
 from bernflow.background import Effort, without_pauses
-from bernflow.diagnostics.verdict import Diagnostics, judge
+from bernflow.diagnostics.findings import STOPPED, Diagnostics, Finding, remark
 from bernflow.fit import modes
 from bernflow.fit.ahead import compile_ahead
 from bernflow.fit.building import flows_at
+from bernflow.fit.checks.evidence import Subject
+from bernflow.fit.checks.run import run_checks
 from bernflow.fit.deadline import Deadline, Pace
-from bernflow.fit.evaluation import num_evaluation_draws, weigh
-from bernflow.fit.final import Evidence, final_judgment
-from bernflow.fit.judging import DIAGNOSTIC_PRECISION, Look, cast, choose, look
+from bernflow.fit.evaluation import num_evaluation_draws
+from bernflow.fit.judging import DIAGNOSTIC_PRECISION, Look, cast, choose, draw_and_judge, look
 from bernflow.fit.powers import find_powers
 from bernflow.fit.rotation import find_rotation
 from bernflow.fit.run import Run
@@ -55,6 +55,9 @@ NUM_STARTS = 8
 LEFT_AFTER_STARTS = 0.5
 # The noise of evaluations is derived beside that of the steps, which count from zero.
 EVALUATION_KEY = 2**31 - 1
+
+# What to do with a training that was cut short.
+CONTINUE = "post.refine() continues the training"
 
 Distribution = TypeVar("Distribution", bound=AbstractDistribution)
 
@@ -252,10 +255,21 @@ class Conclusion:
             return self._judge_briefly(trained), None
         with use_precision(DIAGNOSTIC_PRECISION):
             seen = self._look_at(trained.state)
-            probes = self.stage.probes if self.run.devices is None else None
-            evidence = Evidence(seen, self.run.spread(self.target), self.settings, probes, trained.steps)
-            diagnostics, places = final_judgment(evidence, self.run.deadline, self.keys)
-        return self.wrap(trained, seen, diagnostics), places
+            subject = Subject(
+                seen.distribution,
+                seen.draws,
+                seen.log_weights,
+                seen.alone,
+                self.run.spread(self.target),
+                self.settings,
+                self.run.deadline,
+                *self.keys,
+                self.stage.probes if self.run.devices is None else None,
+                seen.missing,
+                trained.steps,
+            )
+            evidence = run_checks(subject)
+        return self.wrap(trained, seen, subject.judge(evidence)), evidence.places
 
     def _judge_briefly(self, trained: Trained) -> Posterior:
         choice_key, judge_key = self.keys
@@ -263,10 +277,10 @@ class Conclusion:
             flows = cast(fetched(trained.state.flow), DIAGNOSTIC_PRECISION)
             best, distribution, missing = choose(flows, self.target, choice_key, self.settings)
             num = num_evaluation_draws(self.target.model, dim=self.target.dim)
-            drawn = weigh(distribution, self.target, judge_key, num)
+            skipped = int(np.asarray(trained.state.num_skipped)[best])
+            drawn = draw_and_judge(distribution, self.target, judge_key, num, skipped)
             seen = Look(trained.state, best, distribution, missing, *drawn)
-            diagnostics = judge(seen.log_weights, num_resamples=2, num_failed_steps=seen.num_skipped)
-        return self.wrap(trained, seen, diagnostics)
+        return self.wrap(trained, seen, seen.judge())
 
     def begin_judging(self, trained: Trained) -> None:
         """Say that the training is over, and whether it was cut short."""
@@ -282,9 +296,9 @@ class Conclusion:
             interrupted = True
             _warn_interrupted(steps)
         if interrupted:
-            diagnostics = _say_more(diagnostics, f"Interrupted after {steps} steps: post.refine() trains on.")
+            diagnostics = diagnostics.adding(remark(STOPPED, f"interrupted after {steps} steps", CONTINUE, steps=steps))
         elif trained.out_of_time:
-            diagnostics = say_out_of_time(diagnostics, deadline, f"after {steps} steps", "post.refine() trains on")
+            diagnostics = diagnostics.adding(stopped_by_limit(deadline, f"after {steps} steps", CONTINUE))
         history = self.recorder.history(seen.best) if self.recorder.num_rows else {}
         chosen = settings.describe() if earlier is None else dict(earlier.settings)
         chosen |= describe_run(steps, seen.num_skipped, deadline, interrupted, trained.out_of_time)
@@ -303,7 +317,7 @@ class Conclusion:
 
     def _accept(self, state: TrainState) -> bool:
         with use_precision(DIAGNOSTIC_PRECISION):
-            return self._look_at(state).judge().verdict == "good"
+            return self._look_at(state).alone.verdict == "good"
 
     def _look_at(self, state: TrainState) -> Look:
         """Return fresh draws; those that have ended the training serve the verdict."""
@@ -327,12 +341,12 @@ def describe_run(
 
 def warn_if_poor(posterior: Posterior) -> None:
     """Say aloud that a posterior cannot be trusted."""
-    if posterior.diagnostics.verdict == "poor":
-        # The status says already what the first piece of advice repeats.
-        advice = " ".join(posterior.advice[1:]).replace("`", "")
-        warnings.warn(
-            f"bernflow: {posterior.diagnostics.status} {advice}".strip(), UserWarning, stacklevel=user_level()
-        )
+    found = posterior.diagnostics
+    if found.verdict == "poor":
+        # The status says already what the first piece of advice repeats, and all that helps an improper posterior.
+        advice = [] if found.improper else posterior.advice[1:]
+        plain = " ".join(["bernflow:", found.status, *advice]).replace("`", "")
+        warnings.warn(plain, UserWarning, stacklevel=user_level())
 
 
 def _warn_interrupted(steps: int) -> None:
@@ -345,13 +359,9 @@ def _warn_interrupted(steps: int) -> None:
     )
 
 
-def say_out_of_time(diagnostics: Diagnostics, deadline: Deadline, when: str, advice: str) -> Diagnostics:
-    """Add to the status that the time limit has ended the fit."""
-    return _say_more(diagnostics, f"Stopped by time_limit={deadline.limit:g} s {when}: {advice}.")
-
-
-def _say_more(diagnostics: Diagnostics, more: str) -> Diagnostics:
-    return dataclasses.replace(diagnostics, status=f"{diagnostics.status} {more}")
+def stopped_by_limit(deadline: Deadline, when: str, advice: str = "allow more time") -> Finding:
+    """Return the finding that the time limit has ended the fit."""
+    return remark(STOPPED, f"stopped by time_limit={deadline.limit:g} s {when}", advice)
 
 
 def share(flows: AbstractFlow, target: Target, settings: Settings, key: Key[Array, ""], run: Run) -> Mixture | None:

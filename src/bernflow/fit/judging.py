@@ -7,8 +7,8 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from bernflow.diagnostics.elsewhere import Elsewhere
-from bernflow.diagnostics.verdict import Diagnostics, judge
+from bernflow.diagnostics.findings import Diagnostics
+from bernflow.diagnostics.verdict import judge_weights, with_search
 from bernflow.fit import modes
 from bernflow.fit.deadline import Pace
 from bernflow.fit.evaluation import evaluate, num_diagnostic_draws, pick, weigh
@@ -35,7 +35,8 @@ class Look(NamedTuple):
         distribution: the best flow, or a mixture.
         missing: share of the mass that it misses as far as the other restarts tell, or None.
         draws: fresh draws; in very many dimensions, only the first.
-        log_weights: their log weights.
+        log_weights: their log weights; in very many dimensions, those of more draws.
+        alone: the verdict by the weights alone.
     """
 
     trainee: TrainState
@@ -44,24 +45,16 @@ class Look(NamedTuple):
     missing: float | None
     draws: Float[np.ndarray, "s p"]
     log_weights: Float[np.ndarray, " s"]
+    alone: Diagnostics
 
     @property
     def num_skipped(self) -> int:
         """Number of training steps of the best restart that were not finite."""
         return int(np.asarray(self.trainee.num_skipped)[self.best])
 
-    def judge(self, missing_mass: float | None = None, elsewhere: Elsewhere | None = None) -> Diagnostics:
-        """Return the verdict, given what other restarts and a search elsewhere have found."""
-        parts = self.distribution.components if isinstance(self.distribution, Mixture) else (self.distribution,)
-        return judge(
-            self.log_weights,
-            # In very many dimensions not all draws are kept.
-            draws=self.draws if len(self.draws) == len(self.log_weights) else None,
-            missing_mass=missing_mass,
-            elsewhere=elsewhere,
-            num_parts=len(parts),
-            num_failed_steps=self.num_skipped,
-        )
+    def judge(self) -> Diagnostics:
+        """Return the verdict by the weights and what other restarts have found."""
+        return with_search(self.alone, self.missing, None)
 
 
 def look(
@@ -82,21 +75,31 @@ def look(
     distribution = fetched(distribution)
     nums = {num_diagnostic_draws(target.model, tolerance, target.dim) for tolerance in (settings.tolerance, None)}
     for num in sorted({pace.num_draws(num) for num in nums}):
-        seen = Look(trainee, best, distribution, missing, *weigh(distribution, target, judge_key, num))
-        if seen.judge(missing).verdict == "good":
+        drawn = draw_and_judge(distribution, target, judge_key, num, int(np.asarray(trainee.num_skipped)[best]))
+        seen = Look(trainee, best, distribution, missing, *drawn)
+        if seen.judge().verdict == "good":
             break
     return _look_closer(seen, target, nth(judge_key, 1), pace)
 
 
 def _look_closer(seen: Look, target: Target, key: Key[Array, ""], pace: Pace) -> Look:
     """Return a look with more draws where the weights are even and only their tail speaks against a fit."""
-    diagnostics = seen.judge(seen.missing)
-    num = CLOSER * len(seen.log_weights)
+    diagnostics, num = seen.judge(), CLOSER * len(seen.log_weights)
     is_doubtful = diagnostics.verdict != "good" and diagnostics.ess_fraction >= EVEN_ESS
     if not is_doubtful or len(seen.draws) < len(seen.log_weights) or pace.num_draws(num) < num:
         return seen
-    draws, log_weights = weigh(seen.distribution, target, key, num)
-    return seen._replace(draws=draws, log_weights=log_weights)
+    drawn = draw_and_judge(seen.distribution, target, key, num, seen.num_skipped)
+    return Look(seen.trainee, seen.best, seen.distribution, seen.missing, *drawn)
+
+
+def draw_and_judge(
+    distribution: AbstractDistribution, target: Target, key: Key[Array, ""], num: int, num_skipped: int = 0
+) -> tuple[Float[np.ndarray, "s p"], Float[np.ndarray, " s"], Diagnostics]:
+    """Return fresh draws, their log weights, and the verdict by these alone."""
+    draws, log_weights = weigh(distribution, target, key, num)
+    # In very many dimensions not all draws are kept.
+    kept = draws if len(draws) == len(log_weights) else None
+    return draws, log_weights, judge_weights(log_weights, kept, num_skipped)
 
 
 def choose(

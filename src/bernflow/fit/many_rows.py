@@ -9,7 +9,6 @@ The remainder of a row is of second order, (x - a)^2 = O(1/N), so that the noise
 is. How large it is follows from the spread between pieces of the part, and the verdict states it.
 """
 
-import dataclasses
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -19,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from bernflow.compiled import filter_jit
-from bernflow.diagnostics.verdict import Diagnostics
+from bernflow.diagnostics.findings import ROWS, Diagnostics, Finding
 from bernflow.fit.train.batches import Batches
 from bernflow.fit.train.objective import Anchor, BatchDensity, find_anchor
 from bernflow.flows.base import AbstractDistribution
@@ -105,21 +104,19 @@ def _corrected(density: BatchDensity, anchor: Anchor, x: Float[Array, "s p"]) ->
     return replicated(log_p + anchor.value - value + (x - anchor.x) @ (anchor.gradient - slope))
 
 
-def say_part(diagnostics: Diagnostics, judged: Judged, batches: Batches) -> Diagnostics:
-    """State what the verdict rests on, and lower it where the noise of the part leaves it open."""
-    told = (
-        f"Judged on a random {NUM_PART_ROWS:,} of {batches.total_rows:,} rows and the gradient of "
-        f"all at the mode: the log weights are uncertain by {judged.noise:.2g} nats."
+def with_part(diagnostics: Diagnostics, judged: Judged, batches: Batches) -> Diagnostics:
+    """Add what the verdict rests on: a fit is not called good where the noise of the part of the rows is too large."""
+    quiet = judged.noise < MAX_NOISE
+    finding = Finding(
+        ROWS,
+        "good" if quiet else "usable",
+        f"judged by a random {NUM_PART_ROWS:,} of {batches.total_rows:,} rows and the gradient of all rows at the "
+        f"mode, which leaves the log weights uncertain by {judged.noise:.2g} nats"
+        + ("" if quiet else ", too much to call the fit good"),
+        figures={"noise": judged.noise},
     )
-    verdict = diagnostics.verdict
-    if not judged.noise < MAX_NOISE and verdict == "good":
-        verdict = "usable"
-        told += " That is too much to call the fit good."
-    status = diagnostics.status.replace("Good", "Usable", 1) if verdict != diagnostics.verdict else diagnostics.status
-    return dataclasses.replace(
-        diagnostics,
-        verdict=verdict,
-        status=f"{status} {told}",
+    return diagnostics.adding(
+        finding,
         elbo_se=float(np.hypot(diagnostics.elbo_se, judged.offset)),
         log_evidence_se=float(np.hypot(diagnostics.log_evidence_se, judged.offset)),
     )

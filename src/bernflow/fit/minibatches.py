@@ -16,10 +16,10 @@ from bernflow.diagnostics.verdict import judge
 from bernflow.errors import ArgumentError
 from bernflow.fit.deadline import PIECE, Pace
 from bernflow.fit.devices import Devices, check_batches
-from bernflow.fit.engine import Conclusion, Stage, initial_flows, num_starts, say_out_of_time, train_and_judge
+from bernflow.fit.engine import Conclusion, Stage, initial_flows, num_starts, stopped_by_limit, train_and_judge
 from bernflow.fit.evaluation import NUM_DIAGNOSTIC_DRAWS
 from bernflow.fit.judging import DIAGNOSTIC_PRECISION, Look, cast
-from bernflow.fit.many_rows import MAX_JUDGED_ROWS, find_mode, judge_by_part, say_part
+from bernflow.fit.many_rows import MAX_JUDGED_ROWS, find_mode, judge_by_part, with_part
 from bernflow.fit.run import Run
 from bernflow.fit.settings import Settings
 from bernflow.fit.start import Gaussian
@@ -157,8 +157,8 @@ def fit_minibatches(
     posterior.history |= {f"joint_{name}": values for name, values in history.items()}
     if trained.out_of_time:
         posterior.settings["out_of_time"] = True
-        when = f"after {trained.steps} of {stage.steps} steps of the network"
-        posterior.diagnostics = say_out_of_time(posterior.diagnostics, run.deadline, when, "allow more time")
+        stopped = stopped_by_limit(run.deadline, f"after {trained.steps} of {stage.steps} steps of the network")
+        posterior.diagnostics = posterior.diagnostics.adding(stopped)
     return stage.describe(posterior, trained)
 
 
@@ -230,9 +230,10 @@ class _BatchStage:
             flow = cast(fetched(single(trained.state.flow)), DIAGNOSTIC_PRECISION)
             num = self.pace.num_draws(NUM_DIAGNOSTIC_DRAWS)
             part = judge_by_part(flow, self.density, self.batches, self.anchor, key, num)
-            seen = Look(trained.state, 0, flow, None, np.zeros((0, flow.dim)), part.log_weights)
-            diagnostics = judge(part.log_weights, num_failed_steps=seen.num_skipped)
-        return conclusion.wrap(trained, seen, say_part(diagnostics, part, self.batches))
+            skipped = int(np.asarray(trained.state.num_skipped)[0])
+            alone = judge(part.log_weights, num_failed_steps=skipped)
+            seen = Look(trained.state, 0, flow, None, np.zeros((0, flow.dim)), part.log_weights, alone)
+        return conclusion.wrap(trained, seen, with_part(alone, part, self.batches))
 
     def describe(self, posterior: Posterior, trained: Trained) -> Posterior:
         """Add what was done on batches to a posterior."""

@@ -1,13 +1,12 @@
 """What training on promises before it starts, and what it has gained."""
 
 import copy
-import dataclasses
 import sys
 
 from tqdm.auto import tqdm
 
 from bernflow.diagnostics.advice import rise
-from bernflow.diagnostics.verdict import VERDICTS
+from bernflow.diagnostics.findings import REFINED, VERDICTS, remark
 from bernflow.fit.train.stopping import LONG_CYCLE_IN_REFINING, MIN_GAIN
 from bernflow.posterior import Posterior
 from bernflow.watched import is_watched
@@ -37,20 +36,16 @@ def announce(posterior: Posterior, steps: int | None, progress: bool) -> None:
 
 
 def better(refined: Posterior, before: Posterior) -> Posterior:
-    """Return a refined posterior with a status that says what was gained, or the one before, where that is better."""
+    """Return a refined posterior with a finding that says what was gained, or the one before, where that is better."""
     steps = refined.settings["steps"] - before.settings["steps"]
     gain = refined.diagnostics.elbo - before.diagnostics.elbo
     error = (refined.diagnostics.elbo_se**2 + before.diagnostics.elbo_se**2) ** 0.5
-    if gain > max(2.0 * error, MIN_GAIN):
-        return _with_more(refined, f"Refining it by {steps:,} steps raised the ELBO by {gain:.2g} nats.")
     ranks = [VERDICTS.index(posterior.diagnostics.verdict) for posterior in (refined, before)]
-    if ranks[0] > ranks[1]:
-        return _with_more(copy.copy(before), f"Refining it by {steps:,} steps did not raise the ELBO, and was undone.")
-    return _with_more(refined, f"Refining it by {steps:,} steps did not raise the ELBO.")
-
-
-def _with_more(posterior: Posterior, more: str) -> Posterior:
-    """Add a sentence to the status of a posterior."""
-    diagnostics = posterior.diagnostics
-    posterior.diagnostics = dataclasses.replace(diagnostics, status=f"{diagnostics.status} {more}")
-    return posterior
+    chosen, said = refined, "did not raise the ELBO"
+    if gain > max(2.0 * error, MIN_GAIN):
+        said = f"raised the ELBO by {gain:.2g} nats"
+    elif ranks[0] > ranks[1]:
+        chosen, said = copy.copy(before), "did not raise the ELBO, and was undone"
+    finding = remark(REFINED, f"refining it by {steps:,} steps {said}", gain=gain)
+    chosen.diagnostics = chosen.diagnostics.adding(finding)
+    return chosen

@@ -6,7 +6,7 @@ from typing import Any
 import optax
 
 from bernflow.errors import ArgumentError
-from bernflow.fit.checks import CHECKS, Checks, resolve_checks
+from bernflow.fit.checks.effort import CHECKS, Checks, resolve_checks
 from bernflow.flows.base import AbstractDistribution, AbstractScoredFlow
 from bernflow.flows.external import given_name, is_flowjax
 from bernflow.flows.factors import is_dense

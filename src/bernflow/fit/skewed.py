@@ -3,6 +3,7 @@
 from functools import lru_cache
 
 import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 from scipy.special import ndtr
@@ -57,7 +58,7 @@ def displaced_shapes(
     """Return raw increments and changes of the shift of polynomials at z + second He2(z) + third He3(z)."""
     order = raw.shape[1]
     solve, middle = _projection(order, noise)
-    theta = np.concatenate([np.zeros((len(raw), 1)), np.cumsum(np.asarray(increments(raw)), 1)], 1)
+    theta = np.concatenate([np.zeros((len(raw), 1)), np.cumsum(np.asarray(increments(jnp.asarray(raw))), 1)], 1)
     z = np.clip(MATCHED, -3.0, 3.0)
     moved = MATCHED + np.outer(second, z**2 - 1.0) + np.outer(third, z**3 - 3.0 * z)
     t = 0.5 + 0.5 * np.stack([np.broadcast_to(MATCHED, moved.shape), moved]) / NOISES[noise].half_width

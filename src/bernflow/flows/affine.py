@@ -15,8 +15,8 @@ from bernflow.flows.factors import LowRankFactor
 class TriangularAffine(eqx.Module):
     """x = mu + L (m + A y), with mu and L fixed by the start and m, A (lower triangular) trained from 0 and I.
 
-    Training in whitened units makes the fit independent of the units of the parameters: one learning rate serves a
-    coefficient of 1e-5 and one of 1e5.
+    Training in whitened coordinates makes the fit invariant to the units of the parameters: the same learning rate
+    works for a coefficient of 1e-5 and for one of 1e5.
     """
 
     start_loc: Float[Array, " p"]
@@ -103,7 +103,7 @@ class DiagonalAffine(eqx.Module):
 
     def pull_back(self, covector: Float[Array, " p"]) -> Float[Array, " p"]:
         """Return (dx/dy)^-T applied to a gradient with respect to y: the gradient with respect to x."""
-        # As a triangular solver does it, to the last bit.
+        # Multiply by the reciprocal, as a triangular solver does: the results agree to the last bit.
         return covector * (1.0 / self.row_norms())
 
     def log_det(self) -> Float[Array, ""]:
@@ -118,8 +118,8 @@ class DiagonalAffine(eqx.Module):
 class LowRankAffine(eqx.Module):
     """x = mu + F (m + exp(d) y), with mu and F (see `LowRankFactor`) fixed by the start and m, d trained from 0.
 
-    In very many dimensions nothing here is quadratic in their number, neither memory nor time. What F leaves out of the
-    correlations with leading dimensions is for the flow inside to learn.
+    Memory and time are linear in the number of dimensions. The inner flow learns the correlations with leading
+    dimensions that F does not represent.
     """
 
     start_loc: Float[Array, " p"]
@@ -165,7 +165,7 @@ class LowRankAffine(eqx.Module):
         first, rest = factor.split(jnp.exp(self.log_diagonal))
         leading = factor.leading * first
         turned = factor.basis * factor.stretch
-        # Row i of (I + Q diag(a) Q^T) diag(e) is e_i in its place and e times (Q diag(a) Q^T)_i.
+        # Row i of (I + Q diag(a) Q^T) diag(e) is e_i at position i plus e times (Q diag(a) Q^T)_i.
         own = rest**2 * (1.0 + 2.0 * jnp.sum(turned * factor.basis, 1))
         mixed = jnp.sum(turned * (turned @ ((factor.basis.T * rest**2) @ factor.basis)), 1)
         coupled = jnp.sum((factor.coupling @ leading) ** 2, 1)

@@ -1,8 +1,8 @@
-"""Atoms: products of simple functions of the globals, in which conditional precisions of many models are linear.
+"""Atoms: products of simple functions of the globals. The conditional precision of many models is linear in them.
 
-Given its globals, the precision of the locals of a hierarchical model is often a sum of a few fixed matrices, each
+Given the globals, the precision of the locals of a hierarchical model is often a sum of a few fixed matrices, each
 times a product such as exp(-2 log sigma) or rho exp(-2 log sigma). An atom is such a product of up to three factors,
-each a function of one view of the globals (`flows/views.py`): of log sigma, whatever the support of sigma.
+each a function of one view of the globals (`flows/views.py`), for example of log sigma, whatever the support of sigma.
 """
 
 from typing import Any
@@ -21,9 +21,9 @@ EXPONENTS = (-2.0, -1.0, 1.0, 2.0)
 # Functions of every view w of the globals: the exponentials, v and v^2 with v = (w - center) / unit, tanh(w) and
 # 1 / cosh(w), which are a correlation and the square root of one minus its square.
 NUM_FUNCTIONS = len(EXPONENTS) + 4
-# The place of tanh(w) among them.
+# The index of tanh(w) among them.
 TANH = len(EXPONENTS) + 2
-# Exponents are bounded by this, so that functions no atom has cannot overflow: 0 * inf would not be 0 in a gradient.
+# Bound on the exponents, so that functions that no atom uses cannot overflow: 0 * inf would make a gradient NaN.
 MAX_EXPONENT = 40.0
 
 
@@ -31,11 +31,11 @@ class Atoms(eqx.Module):
     """Evaluate atoms of the globals.
 
     Attributes:
-        center: of every view.
-        unit: standard deviation of every view.
-        reach: units from the center, below and above it, beyond which the functions stay what they are there.
-        factors: for every atom, its factors as numbers in the table of all functions; 0 is the constant 1.
-        views: of the globals.
+        center: the center of every view.
+        unit: the standard deviation of every view.
+        reach: distances from the center, below and above, in units, beyond which the functions are constant.
+        factors: for every atom, the indices of its factors in the table of all functions; 0 is the constant 1.
+        views: the views of the globals.
     """
 
     center: Float[Array | np.ndarray, " v"]

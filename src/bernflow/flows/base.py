@@ -1,4 +1,4 @@
-"""What a variational distribution can do: sample with log q, and tell log q at any point."""
+"""Interfaces of variational distributions: sample with log q, and evaluate log q at any point."""
 
 from abc import abstractmethod
 from contextlib import AbstractContextManager, nullcontext
@@ -21,12 +21,12 @@ class Fixed(eqx.Module, Generic[Value]):
 
 
 def trained(flow: Any) -> tuple[Any, Any]:
-    """Split a flow into the arrays that are trained and everything else; `equinox.combine` puts them together."""
+    """Split a flow into its trained arrays and everything else; `equinox.combine` undoes it."""
     return eqx.partition(flow, eqx.is_inexact_array, is_leaf=lambda part: isinstance(part, Fixed))
 
 
 class AbstractDistribution(eqx.Module):
-    """A normalised distribution on R^p."""
+    """A normalized distribution on R^p."""
 
     dim: eqx.AbstractVar[int]
 
@@ -40,14 +40,14 @@ class AbstractDistribution(eqx.Module):
 
     @abstractmethod
     def recipe(self) -> dict[str, Any]:
-        """Describe the family and its sizes in JSON: what `families.build` needs to rebuild all but the arrays."""
+        """Describe the family and its sizes as JSON values, from which `families.build` rebuilds all but the arrays."""
 
 
 class AbstractFlow(AbstractDistribution):
     """A distribution that pushes base noise z through a trainable bijection x = T(z).
 
-    The bijection methods act on one sample and carry flowjax's names; batches go through the two methods of
-    `AbstractDistribution`.
+    The bijection methods act on one sample and have the same names as in flowjax; the two methods of
+    `AbstractDistribution` act on batches.
     """
 
     @abstractmethod
@@ -56,10 +56,10 @@ class AbstractFlow(AbstractDistribution):
 
     @abstractmethod
     def base_log_prob(self, z: Float[Array, " p"]) -> Float[Array, ""]:
-        """Evaluate the normalised log density of the base noise."""
+        """Evaluate the normalized log density of the base noise."""
 
     def mirror(self, z: Float[Array, "*s p"]) -> Float[Array, "*s p"]:
-        """Return the noise opposite to z, as likely as z itself."""
+        """Return the reflection of z, which has the same density as z."""
         return -z
 
     @abstractmethod
@@ -83,7 +83,7 @@ class AbstractFlow(AbstractDistribution):
 
 
 class AbstractScoredFlow(AbstractFlow):
-    """A flow that knows the gradient of its own log density, without its inverse."""
+    """A flow that can evaluate the gradient of its log density without its inverse."""
 
     @property
     def has_loops(self) -> bool:
@@ -97,20 +97,20 @@ class AbstractScoredFlow(AbstractFlow):
     def transform_and_score(
         self, z: Float[Array, " p"]
     ) -> tuple[Float[Array, " p"], Float[Array, ""], Float[Array, " p"]]:
-        """Return x = T(z), log |dx/dz| and the score at x, of which x alone is to be differentiated."""
+        """Return x = T(z), log |dx/dz| and the score at x; only x should be differentiated."""
         return *self.transform_and_log_det(z), jax.lax.stop_gradient(self.score(z))
 
 
 def inlined(flow: AbstractFlow) -> AbstractContextManager:
-    """Have a flow that knows its score, and contains no loop, traced in less time.
+    """Reduce the time to trace a flow that has a score and contains no loop.
 
-    Functions of JAX that are compiled by themselves are inlined meanwhile; loops would be unrolled.
+    JAX functions that would be compiled separately are inlined; loops would be unrolled.
     """
     return jax.disable_jit() if isinstance(flow, AbstractScoredFlow) and not flow.has_loops else nullcontext()
 
 
 def constant(flow: Module) -> Module:
-    """Return a flow that is not differentiated."""
+    """Stop gradients through the arrays of a flow."""
     return jax.tree.map(lambda leaf: jax.lax.stop_gradient(leaf) if eqx.is_array(leaf) else leaf, flow)
 
 

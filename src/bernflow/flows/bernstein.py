@@ -7,7 +7,7 @@ With coefficients theta_0 < ... < theta_M and increments d_i = theta_{i+1} - the
 
 Since B_{i,M} = (1-t) B_{i,M-1} + t B_{i-1,M-1}, the basis b of order M-1 alone gives both:
 f = sum_{i<M} theta_i b_i + t sum_i d_i b_i. The coefficients are a constant linear map of the increments, so
-f = sum_i d_i (E_i + t b_i), where E is one product of b with a constant matrix. Functions are vectorised over
+f = sum_i d_i (E_i + t b_i), where E is one product of b with a constant matrix. Functions are vectorized over
 leading dimensions.
 """
 
@@ -23,12 +23,13 @@ from jaxtyping import Array, Float
 
 # Keeps the polynomial strictly increasing where softplus underflows.
 MIN_INCREMENT = 1e-9
-# Beyond this distance from an end of [0, 1] the basis is frozen and the linear continuation takes over.
+# At this distance from an end of [0, 1] the basis is frozen and the linear continuation takes over.
 EDGE = {"float32": 1e-6, "float64": 1e-12}
 INVERSE_ITERATIONS = 48
-# They end where the last moved t by less than this power of the precision: the next would move it by nothing.
-SETTLED = 2.0 / 3.0
-# Up to here the binomials and the powers stay inside the range of single precision.
+# Newton iterations stop when a step is smaller than this power of the machine epsilon: convergence is quadratic, so the
+# next step would be below the precision.
+CONVERGENCE_POWER = 2.0 / 3.0
+# Up to this degree the binomials and the powers stay inside the range of single precision.
 MAX_DEGREE_BY_PRODUCTS = 100
 
 
@@ -53,7 +54,7 @@ def centering(order: int) -> np.ndarray:
 def increments(raw: Float[Array, "... m"]) -> Float[Array, "... m"]:
     """Map unrestricted numbers to positive increments of the coefficients (softplus)."""
     small = jnp.exp(-jnp.abs(raw))
-    # In double precision 1 + small loses nothing beside MIN_INCREMENT, and log1p takes twice as long as log.
+    # In double precision the rounding error of 1 + small is far below MIN_INCREMENT, and log is twice as fast as log1p.
     log_term = jnp.log(1.0 + small) if small.dtype == jnp.float64 else jnp.log1p(small)
     return jnp.maximum(raw, 0.0) + log_term + MIN_INCREMENT
 
@@ -100,7 +101,7 @@ def _basis_by_products_jvp(degree, primals, tangents):
     (t,), (dt,) = primals, tangents
     i = np.arange(degree + 1)
     b = _basis_by_products(t, degree)
-    # A product with a constant matrix: so is its transpose, which would else be a slow sum over the basis.
+    # Written as a product with a constant matrix, so that its transpose is one, too, and not a slow sum over the basis.
     return b, b * (jnp.stack([dt / t, -dt / (1.0 - t)], -1) @ jnp.asarray(np.stack([i, degree - i]), t.dtype))
 
 
@@ -116,7 +117,7 @@ def _effects(t: Float[Array, "..."], b: Float[Array, "... m"], matrix: np.ndarra
 
 
 class Terms(NamedTuple):
-    """What a polynomial is made of at t: f = sum_i d_i effect_i and f' = M sum_i d_i basis_i."""
+    """The terms of a polynomial at t: f = sum_i d_i effect_i and f' = M sum_i d_i basis_i."""
 
     inside: Float[Array, "..."]
     basis: Float[Array, "... m"]
@@ -128,11 +129,11 @@ class Terms(NamedTuple):
 
 
 def centered_terms(order: int, t: Float[Array, "..."]) -> Terms:
-    """Evaluate the terms of polynomials that vanish at t = 1/2 and go on with their end slopes outside [0, 1]."""
+    """Evaluate the terms of polynomials that vanish at t = 1/2 and continue linearly outside [0, 1]."""
     edge = EDGE[jnp.result_type(t).name]
     inside = jnp.clip(t, edge, 1.0 - edge)
     b = basis(inside, order - 1)
-    # At an edge b is a unit vector, so that stretching what lies beyond by M gives exactly the end slope.
+    # At an edge b is a unit vector, so multiplying the distance beyond the edge by M gives exactly the end slope.
     return Terms(inside, b, _effects(inside + order * (t - inside), b, centering(order)))
 
 
@@ -153,7 +154,7 @@ def log_slope_by_t(increment: Float[Array, "... m"], terms: Terms, t: Float[Arra
 
 
 def invert_centered(increment: Float[Array, "... m"], y: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Solve f(t) = y on the whole line: closed form in the linear tails, bracketed Newton between."""
+    """Solve f(t) = y on the whole line: closed form in the linear tails, bracketed Newton in between."""
     order = increment.shape[-1]
     matrix = jnp.asarray(centering(order), increment.dtype)
     low, high = increment @ matrix[:, 0], increment @ matrix[:, -1]
@@ -176,11 +177,11 @@ def invert_increasing(
     `function` returns the value and the slope of an increasing function. The solution can be differentiated any number
     of times, forward and in reverse, in the parameters and in y.
     """
-    settled = jnp.finfo(start.dtype).eps ** SETTLED * high
+    tolerance = jnp.finfo(start.dtype).eps ** CONVERGENCE_POWER * high
 
-    def going_on(state):
-        number, _, _, _, moved = state
-        return (number < INVERSE_ITERATIONS) & jnp.any(moved > settled)
+    def unconverged(state):
+        number, _, _, _, step = state
+        return (number < INVERSE_ITERATIONS) & jnp.any(step > tolerance)
 
     def body(state):
         number, low, high, t, _ = state
@@ -191,12 +192,12 @@ def invert_increasing(
         return number + 1, low, high, new, jnp.abs(new - t)
 
     zeros = jnp.zeros_like(start)
-    return jax.lax.while_loop(going_on, body, (0, zeros, zeros + high, start, zeros + jnp.inf))[3]
+    return jax.lax.while_loop(unconverged, body, (0, zeros, zeros + high, start, zeros + jnp.inf))[3]
 
 
 @invert_increasing.defjvp
 def _invert_increasing_jvp(function, primals, tangents):
-    """Differentiate f(parameters, t) = y: the steps that led to the solution do not matter."""
+    """Differentiate f(parameters, t) = y implicitly, not through the iterations."""
     t = invert_increasing(function, *primals)
     (_, slope), (by_parameters, _) = jax.jvp(lambda parameters: function(parameters, t), primals[:1], tangents[:1])
     return t, (tangents[1] - by_parameters) / slope

@@ -1,4 +1,4 @@
-"""Autoregressive conditioners: what dimension j may know of z_1..z_{j-1}."""
+"""Autoregressive conditioners: functions of z_1..z_{j-1} for dimension j."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Key
 
 
 def hidden_degrees(dim: int, width: int) -> np.ndarray:
-    """Give every hidden unit the index of the last input that it may see, spread evenly over 0..dim-2."""
+    """Return the index of the last input that every hidden unit may depend on, spread evenly over 0..dim-2."""
     return np.floor(np.arange(width) * (dim - 1) / width).astype(int)
 
 
@@ -21,18 +21,18 @@ def _glorot(key: Key[Array, ""], shape: tuple[int, ...], fans: int) -> Float[Arr
 def random_layers(
     key: Key[Array, ""], num_inputs: int, width: int
 ) -> tuple[Float[Array, "h c"], Float[Array, "h h"], Float[Array, " h"]]:
-    """Draw weights of variance one for two layers, and biases of the first, spread by 0.3.
+    """Draw weights of variance one for two layers, and biases of the first with standard deviation 0.3.
 
-    All by one call of the generator: each of them takes longer to compile than all that is done with the numbers.
+    One call of the generator draws all of them, because every call adds to the compile time.
     """
     numbers = jax.random.normal(key, (width, num_inputs + width + 1))
     return numbers[:, :num_inputs], numbers[:, num_inputs:-1], 0.3 * numbers[:, -1]
 
 
 class MaskedNetwork(eqx.Module):
-    """Two masked tanh layers and a masked linear read-out of `num_outputs` values per dimension.
+    """Two masked tanh layers and a masked linear readout of `num_outputs` values per dimension.
 
-    The read-out starts at zero, so that a new network changes nothing, or with Keras' defaults as in the paper.
+    The readout starts at zero, so that a new network has no effect, or with the defaults of Keras as in the paper.
     """
 
     w1: Float[Array, "h p"]
@@ -57,29 +57,29 @@ class MaskedNetwork(eqx.Module):
         self.w2 = second / np.sqrt(seen)
         self.out = jnp.zeros((dim, num_outputs, width))
 
-    def masked(self) -> "Masked":
-        """Return the network without its forbidden weights.
+    def masked(self) -> "MaskedLayers":
+        """Apply the masks to the weights.
 
-        A hidden unit sees only inputs, and units, up to its degree; dimension j sees units of degree below j.
+        A hidden unit depends on inputs, and units, up to its degree; dimension j depends on units of degree below j.
         """
         width, dim = self.w1.shape
         degree = hidden_degrees(dim, width)
         first = self.w1 * (degree[:, None] >= np.arange(dim)[None, :])
         second = self.w2 * (degree[:, None] >= degree[None, :])
         allowed = np.arange(dim)[:, None] > degree[None, :]
-        return Masked(first, self.b1, second, self.b2, self.out * allowed[:, None, :])
+        return MaskedLayers(first, self.b1, second, self.b2, self.out * allowed[:, None, :])
 
     def hidden(self, z: Float[Array, " p"]) -> Float[Array, " h"]:
         """Evaluate the last hidden layer."""
         return self.masked().layers(z)[1]
 
     def readout(self) -> Float[Array, "p k h"]:
-        """Return the read-out weights with the forbidden ones zeroed."""
+        """Return the readout weights with the mask applied."""
         return self.masked().readout
 
 
-class Masked(NamedTuple):
-    """A network without its forbidden weights, at work."""
+class MaskedLayers(NamedTuple):
+    """The layers of a network with the masks applied."""
 
     first: Float[Array, "h p"]
     b1: Float[Array, " h"]
@@ -93,23 +93,23 @@ class Masked(NamedTuple):
         return h, jnp.tanh(self.second @ h + self.b2)
 
     def hidden_by_z(self, layers: tuple[Float[Array, " h"], Float[Array, " h"]]) -> Float[Array, "h p"]:
-        """Return the derivative of the last hidden layer, given what both of them are."""
+        """Return the derivative of the last hidden layer, given the activations of both layers."""
         slope1, slope2 = (1.0 - layer**2 for layer in layers)
         return slope2[:, None] * (self.second @ (slope1[:, None] * self.first))
 
 
-# A log-scale is linear in e up to here. Beyond, where one draw in a million lies or the tails are heavy, a scale grows
-# like a power of e: exp(e) of a heavy-tailed e overflows, and one such draw makes the ELBO minus infinity.
+# A log-scale is linear in e up to here. Beyond, a scale grows like a power of e: exp(e) of a heavy-tailed e overflows,
+# and one such draw makes the ELBO minus infinity.
 LINEAR_UNTIL = 8.0
 
 
 class Skip(eqx.Module):
     """Unsaturated terms in e_1..e_{j-1} for location and log-scale of dimension j (see `BernsteinFlow`).
 
-    Linear ones make Neal's funnel, up to `LINEAR_UNTIL`, and linear-Gaussian hierarchies exact; the tanh network alone
-    saturates and gets their tails wrong. The log-scale also sees log sqrt(1 + (e / k)^2) with a learned knee k:
-    parameters that are far out together, as under a shared scale, are so on either side. A multivariate Student-t with
-    n degrees of freedom is exact: k_i^2 = n + i - 1, where i counts from 1.
+    Linear terms make Neal's funnel (up to `LINEAR_UNTIL`) and linear-Gaussian hierarchies exact; the tanh network alone
+    saturates and gets their tails wrong. The log-scale also has terms in log sqrt(1 + (e / k)^2) with a learned knee k:
+    parameters with a common scale are far out together, on either side. A multivariate Student-t with n degrees of
+    freedom is exact: k_i^2 = n + i - 1, where i counts from 1.
     """
 
     shift: Float[Array, "p c"]
@@ -124,7 +124,7 @@ class Skip(eqx.Module):
         self.log_knee = jnp.zeros(context)
 
     def terms(self, e: Float[Array, " c"]) -> tuple[Float[Array, " p"], Float[Array, " p"]]:
-        """Return what is added to the location and to the log-scale of every dimension."""
+        """Return the terms that are added to the location and to the log-scale of every dimension."""
         linear = jnp.clip(e, -LINEAR_UNTIL, LINEAR_UNTIL) + jnp.sign(e) * jnp.log1p(_excess(e))
         far = 0.5 * jnp.log1p((e * jnp.exp(-self.log_knee)) ** 2)
         return self.shift @ e, self.log_scale @ linear + self.spread @ far
@@ -135,10 +135,10 @@ class Skip(eqx.Module):
         return self.shift, self.log_scale / (1.0 + _excess(e)) + self.spread * far_by_e
 
     def strictly_lower(self) -> "Skip":
-        """Return the terms by which no dimension sees itself or a later one."""
+        """Apply the autoregressive mask."""
         return jax.tree.map(lambda leaf: jnp.tril(leaf, -1) if leaf.ndim == 2 else leaf, self)
 
 
 def _excess(e: Float[Array, " c"]) -> Float[Array, " c"]:
-    """Return how far e lies beyond where log-scales are linear."""
+    """Return how far |e| exceeds the range where log-scales are linear."""
     return jnp.maximum(jnp.abs(e) - LINEAR_UNTIL, 0.0)

@@ -1,6 +1,6 @@
-"""Quadratic dependence within blocks: what a skewed density has beside the skewness of its coordinates.
+"""Quadratic dependence within blocks: the part of the skewness of a density that is not in its marginals.
 
-In every block, with v the values before and w those after,
+In every block v is mapped to w by
 
     w_j = exp(sum_{i<j} D_ji v_i) v_j + sum_{i<j} C_ji (v_i^2 - 1).
 
@@ -15,8 +15,8 @@ from jaxtyping import Array, Bool, Float
 
 # Larger blocks have no such terms.
 MAX_SIZE = 8
-# Beyond so many standard deviations the terms stay what they are there.
-REACH = 4.0
+# The terms are constant beyond this many standard deviations.
+CLIP_AT = 4.0
 
 
 class Curved(eqx.Module):
@@ -36,21 +36,21 @@ class Curved(eqx.Module):
     def __call__(
         self, v: Float[Array, "b s"], is_member: Bool[np.ndarray, "b s"]
     ) -> tuple[Float[Array, "b s"], Float[Array, ""]]:
-        """Map values; return them and the log determinant. Blocks may be filled up by places that are no member."""
+        """Map values; return them and the log determinant. Entries that are not members pad the blocks."""
         shift, log_scale = self._terms(v)
         return jnp.exp(log_scale) * v + shift, jnp.sum(log_scale * is_member)
 
     def invert(self, w: Float[Array, "b s"]) -> Float[Array, "b s"]:
-        """Undo the map, one place of the blocks after the other."""
+        """Invert the map, one position of the blocks after the other."""
         v = w
         for place in range(1, w.shape[1]):
-            # The terms of this place depend on those before it, which are done.
+            # The terms at this position depend on earlier positions only, which are already inverted.
             shift, log_scale = self._terms(v)
             v = v.at[:, place].set((w[:, place] - shift[:, place]) * jnp.exp(-log_scale[:, place]))
         return v
 
     def _terms(self, v: Float[Array, "b s"]) -> tuple[Float[Array, "b s"], Float[Array, "b s"]]:
-        inside = jnp.clip(v, -REACH, REACH)
+        inside = jnp.clip(v, -CLIP_AT, CLIP_AT)
         below = np.tril(np.ones(self.shift.shape[-2:]), -1)
         shift = jnp.einsum("bji,bi->bj", self.shift * below, inside**2 - 1.0)
         return shift, jnp.einsum("bji,bi->bj", self.log_scale * below, inside)

@@ -16,16 +16,14 @@ from bernflow.flows.structure import Structure
 
 # The least size of a block whose moments are interpolated.
 MIN_SIZE = 9
-# Of the main functions of the globals: so many for each of them, the most, the fewest, and the most numbers that their
-# matrices take together.
+# Number of functions of the globals: per global, its bounds, and a bound on the total size of their matrices.
 PER_GLOBAL, MAX_FUNCTIONS, MIN_FUNCTIONS, MAX_NUMBERS = 8, 64, 8, 2**22
-# Values of the globals between which the functions are interpolated: so many times the square of one more than their
-# number, and no more than this.
-NUM_POINTS, MAX_POINTS = 4, 256
+# Number of interpolation points: this factor times (number of globals + 1)^2, and its bound.
+POINT_FACTOR, MAX_POINTS = 4, 256
 
 
 def is_one_dense_block(structure: Structure) -> bool:
-    """Tell whether all locals are one block, larger than those that are described by natural parameters."""
+    """Tell whether the locals form one block that is too large for natural parameters."""
     return len(structure.blocks) == 1 and structure.size >= MIN_SIZE
 
 
@@ -37,18 +35,18 @@ def num_functions(structure: Structure) -> int:
 
 def num_points(num_leaders: int) -> int:
     """Choose the number of points of the interpolation."""
-    return min(MAX_POINTS, NUM_POINTS * (num_leaders + 1) ** 2)
+    return min(MAX_POINTS, POINT_FACTOR * (num_leaders + 1) ** 2)
 
 
-class DenseGiven(NamedTuple):
-    """What the globals say of a dense block.
+class DenseParameters(NamedTuple):
+    """Parameters of a dense block given the globals.
 
     Attributes:
-        functions: of the globals, which all that follows is linear in; they make the factor.
-        mean: in whitened coordinates.
-        log_diagonal: of the factor in whitened coordinates, by which its rows are scaled.
-        shift: of the noise.
-        log_scale: of the noise.
+        functions: interpolated functions of the globals; the strictly lower part of the factor is linear in them.
+        mean: the mean in whitened coordinates.
+        log_diagonal: logs of the row scales of the factor in whitened coordinates.
+        shift: shift of the noise.
+        log_scale: log scale of the noise.
     """
 
     functions: Float[Array, " r"]
@@ -63,10 +61,10 @@ class DenseConditional(AbstractFreeShapes):
 
         l = center + F (mean(u) + d(u) * (I + L(u)) z),   z = exp(r(u)) (H(f(t)) + shift(u)),
 
-    F a fixed lower triangular matrix, L strictly lower triangular. Mean, log d and L are linear in a few interpolated
-    functions of u, which are fitted to moments of the target and not trained. A draw takes products of matrices alone;
-    only the way back solves a triangular system, by a loop: two calls of LAPACK at once, inside one compiled function,
-    can wait for each other forever on few cores.
+    with a fixed lower triangular matrix F and a strictly lower triangular L. Mean, log d and L are linear in a few
+    interpolated functions of u, which are fitted to moments of the target and not trained. The forward pass consists of
+    matrix products. The inverse solves a triangular system by a loop, because two simultaneous LAPACK calls inside one
+    compiled function can deadlock on few cores.
     """
 
     functions: Fixed[Interpolant]
@@ -93,37 +91,39 @@ class DenseConditional(AbstractFreeShapes):
         self.functions = Fixed(Interpolant(jnp.zeros((points, context)), jnp.ones(context), reach, weights))
         self.center, self.factor, self.inverse = Fixed(jnp.zeros(num)), Fixed(jnp.eye(num)), Fixed(jnp.eye(num))
         self.mean, self.log_diagonal = Fixed(jnp.zeros((functions, num))), Fixed(jnp.zeros((functions, num)))
-        # Entry [r, j, i] is that in row i and column j of the matrix that belongs to function r.
+        # Entry [r, j, i] is row i and column j of the matrix of function r.
         self.columns = Fixed(jnp.zeros((functions, num, num)))
         self.drift = Drift(key, num, context, width)
         for name, value in identity_shapes(num, order, noise).items():
             setattr(self, name, value)
 
-    def given(self, g: Float[Array, " c"], u: Float[Array, " c"]) -> DenseGiven:
-        """Evaluate what the globals g, standardized u, say of the locals."""
+    def parameters(self, g: Float[Array, " c"], u: Float[Array, " c"]) -> DenseParameters:
+        """Evaluate the parameters of the locals at globals g, which are u when standardized."""
         functions = self.functions.value(u)
-        return DenseGiven(functions, functions @ self.mean.value, functions @ self.log_diagonal.value, *self.drift(u))
+        return DenseParameters(
+            functions, functions @ self.mean.value, functions @ self.log_diagonal.value, *self.drift(u)
+        )
 
-    def color(self, given: DenseGiven, value: Float[Array, " n"]) -> tuple[Float[Array, " n"], Float[Array, ""]]:
+    def color(self, params: DenseParameters, value: Float[Array, " n"]) -> tuple[Float[Array, " n"], Float[Array, ""]]:
         """Map values of the shapes to locals l; return l and log |dl/dvalue|."""
-        z = jnp.exp(given.log_scale) * (value + given.shift)
-        products = (given.functions[:, None] * z).ravel() @ self.columns.value.reshape(-1, z.shape[0])
-        y = given.mean + jnp.exp(given.log_diagonal) * (z + products)
-        return self.center.value + self.factor.value @ y, self._log_det(given)
+        z = jnp.exp(params.log_scale) * (value + params.shift)
+        products = (params.functions[:, None] * z).ravel() @ self.columns.value.reshape(-1, z.shape[0])
+        y = params.mean + jnp.exp(params.log_diagonal) * (z + products)
+        return self.center.value + self.factor.value @ y, self._log_det(params)
 
-    def whiten(self, given: DenseGiven, local: Float[Array, " n"]) -> tuple[Float[Array, " n"], Float[Array, ""]]:
+    def whiten(self, params: DenseParameters, local: Float[Array, " n"]) -> tuple[Float[Array, " n"], Float[Array, ""]]:
         """Map locals to values of the shapes; return them and log |dl/dvalue|."""
         y = self.inverse.value @ (local - self.center.value)
 
         def step(j, z):
-            return z - z[j] * (given.functions @ self.columns.value[:, j])
+            return z - z[j] * (params.functions @ self.columns.value[:, j])
 
-        z = jax.lax.fori_loop(0, y.shape[0], step, (y - given.mean) * jnp.exp(-given.log_diagonal))
-        return jnp.exp(-given.log_scale) * z - given.shift, self._log_det(given)
+        z = jax.lax.fori_loop(0, y.shape[0], step, (y - params.mean) * jnp.exp(-params.log_diagonal))
+        return jnp.exp(-params.log_scale) * z - params.shift, self._log_det(params)
 
     def pull_back(
         self,
-        given: Callable[[Float[Array, " c"]], DenseGiven],
+        params: Callable[[Float[Array, " c"]], DenseParameters],
         g: Float[Array, " c"],
         local: Float[Array, " n"],
         value: Float[Array, " n"],
@@ -131,36 +131,36 @@ class DenseConditional(AbstractFreeShapes):
     ) -> tuple[Float[Array, " c"], Float[Array, " n"]]:
         """Return the gradient of log q(l | g) with respect to g and to l.
 
-        At a fixed value, l(g, value) and the determinant move with g; since q at l does not know of values, what l
-        moves is taken back.
+        At a fixed value, both l(g, value) and the determinant change with g. The gradient at a fixed l subtracts the
+        effect of the change of l.
 
         Args:
-            given: what globals say of the locals, as a function of them.
+            params: the parameters of the locals as a function of the globals.
             g: the globals.
             local: the locals.
             value: values of the shapes.
             by_value: gradient of log f with respect to them, f their density.
         """
-        here = given(g)
+        here = params(g)
         by_local = self._solve_transposed(here, jnp.exp(-here.log_scale) * by_value)
-        _, pull = jax.vjp(lambda g: self.color(given(g), value), g)
+        _, pull = jax.vjp(lambda g: self.color(params(g), value), g)
         return -pull((by_local, jnp.ones_like(by_local[0])))[0], by_local
 
-    def _solve_transposed(self, given: DenseGiven, z: Float[Array, " n"]) -> Float[Array, " n"]:
+    def _solve_transposed(self, params: DenseParameters, z: Float[Array, " n"]) -> Float[Array, " n"]:
         """Return F^-T diag(1/d) (I + L)^-T z."""
         num = z.shape[0]
 
         def step(k, x):
             j = num - 1 - k
-            return x.at[j].add(-(given.functions @ self.columns.value[:, j]) @ x)
+            return x.at[j].add(-(params.functions @ self.columns.value[:, j]) @ x)
 
         x = jax.lax.fori_loop(0, num, step, z)
-        return self.inverse.value.T @ (jnp.exp(-given.log_diagonal) * x)
+        return self.inverse.value.T @ (jnp.exp(-params.log_diagonal) * x)
 
     def recipe(self) -> dict[str, Any]:
-        """Describe what the structure does not tell: nothing."""
+        """Return no further entries: the structure describes the block completely."""
         return {}
 
-    def _log_det(self, given: DenseGiven) -> Float[Array, ""]:
+    def _log_det(self, params: DenseParameters) -> Float[Array, ""]:
         fixed = jnp.sum(jnp.log(jnp.diagonal(self.factor.value)))
-        return fixed + jnp.sum(given.log_diagonal) + jnp.sum(given.log_scale)
+        return fixed + jnp.sum(params.log_diagonal) + jnp.sum(params.log_scale)

@@ -34,7 +34,7 @@ class Drift(eqx.Module):
         return self.shift + self.shift_out @ features, self.log_scale + self.log_scale_out @ features
 
     def features(self, u: Float[Array, "... c"]) -> Float[Array, "... f"]:
-        """Return what shift and log scale are linear in: u, slower far out, and the last hidden layer."""
+        """Return the features: u, with logarithmic growth far out, and the last hidden layer."""
         hidden = jnp.tanh(jnp.tanh(u @ self.w1.T + self.b1) @ self.w2.T + self.b2)
         beyond = jnp.maximum(jnp.abs(u) - LINEAR_UNTIL, 0.0)
         linear = jnp.clip(u, -LINEAR_UNTIL, LINEAR_UNTIL) + jnp.sign(u) * jnp.log1p(beyond)

@@ -1,6 +1,6 @@
-"""Flows of flowjax: the named rivals, a user's own flowjax object, and our flows inside flowjax.
+"""Flows of flowjax: named families, a user's own flowjax object, and bernflow's flows as flowjax bijections.
 
-flowjax is an optional dependency: nothing here imports it before it is needed.
+flowjax is an optional dependency and imported only when it is needed.
 """
 
 import functools
@@ -29,9 +29,9 @@ class FlowjaxFlow(AbstractFlow):
     """A flowjax bijection of noise without trained parameters.
 
     Attributes:
-        base: a flowjax distribution; its parameters stay as they are, since noise is drawn before gradients are taken.
-        bijection: a flowjax bijection; what flowjax would train is trained, `paramax.NonTrainable` parts are not.
-        name: the family that it was built by, or None for a user's own object.
+        base: a flowjax distribution; its parameters are not trained, because noise is drawn before gradients are taken.
+        bijection: a flowjax bijection; all but its `paramax.NonTrainable` parts is trained.
+        name: the name of the family, or None for a user's own object.
     """
 
     base: Any
@@ -64,8 +64,8 @@ class FlowjaxFlow(AbstractFlow):
             return self.bijection.inverse_and_log_det(x)
         except NotImplementedError as error:
             raise ArgumentError(
-                f"The density of the {self.name or 'given'} flow is known at its own draws only, since flowjax cannot "
-                "invert it: log_prob at other points needs another family. Draws, weights and diagnostics do not."
+                f"flowjax cannot invert the {self.name or 'given'} flow, so its density is known only at its draws: "
+                "choose another family to evaluate log_prob elsewhere. Draws, weights and diagnostics work."
             ) from error
 
     def to_flowjax(self) -> Any:
@@ -76,33 +76,33 @@ class FlowjaxFlow(AbstractFlow):
         """Describe the structure, so that a saved flow can be rebuilt."""
         if self.name is None:
             raise ArgumentError(
-                f"A posterior fitted by your own flowjax object ({type(self.bijection).__name__}) cannot be saved: "
-                "rebuilding it from the file would mean executing code in it. Save its draws, "
-                "post.to_arviz().to_netcdf(path), or fit a named family."
+                f"A posterior fitted with your own flowjax object ({type(self.bijection).__name__}) cannot be saved: "
+                "rebuilding it would execute code from the file. Save its draws with post.to_arviz().to_netcdf(path), "
+                "or fit a named family."
             )
         return {"kind": "flowjax", "name": self.name, "dim": self.dim}
 
 
 def named_flow(key: Key[Array, ""], name: str, dim: int) -> FlowjaxFlow:
-    """Build a named flow as flowjax builds it, on standard normal noise; not to be called inside of jit."""
+    """Build a named flow with flowjax, on standard normal noise; must be called outside jit."""
     check_named(name, dim)
     bijection = eqx.combine(eqx.filter(_bijection(key, name, dim), eqx.is_array), _structure(name, dim))
     return FlowjaxFlow(_import("flowjax.distributions").StandardNormal((dim,)), bijection, name)
 
 
 def check_named(name: str, dim: int) -> None:
-    """Raise if a named flow cannot be built for this many dimensions."""
+    """Raise an error if a named flow cannot be built for `dim` dimensions."""
     _import("flowjax.flows")
     if name == "realnvp" and dim < 2:
         raise ArgumentError(
-            "family='realnvp' couples dimensions with each other, and this posterior has 1: expected at least 2. Use "
-            "another family, such as 'planar' or 'bernstein'."
+            "family='realnvp' needs at least 2 dimensions, and this posterior has 1. Use another family, such as "
+            "'planar' or 'bernstein'."
         )
 
 
 def is_flowjax(thing: Any) -> bool:
     """Tell whether something is a distribution or a bijection of flowjax."""
-    if "flowjax" not in sys.modules:  # whoever made one has imported it
+    if "flowjax" not in sys.modules:  # nothing can be one before flowjax is imported
         return False
     return isinstance(thing, _import("flowjax.distributions").AbstractDistribution) or _is_bijection(thing)
 
@@ -120,13 +120,13 @@ def given_flow(source: Any) -> FlowjaxFlow:
         return FlowjaxFlow(distributions.StandardNormal(source.shape), source)
     if not isinstance(source, distributions.AbstractTransformed):
         return FlowjaxFlow(source, _import("flowjax.bijections").Identity(source.shape))
-    # Down to noise without parameters where there is such: those of a Normal are trained as an affine bijection.
+    # Use parameter-free noise where possible: the parameters of a Normal are trained as an affine bijection.
     merged = source.merge_transforms()
     return FlowjaxFlow(merged.base_dist, merged.bijection)
 
 
 def check_given(source: Any, dim: int) -> None:
-    """Raise if a user's own flowjax object cannot be fitted to a posterior of `dim` dimensions."""
+    """Raise an error if a user's own flowjax object cannot be fitted to a posterior of `dim` dimensions."""
     source, name = _freeze_arrays(source), given_name(source)
     if source.cond_shape is not None:
         raise ArgumentError(
@@ -139,7 +139,7 @@ def check_given(source: Any, dim: int) -> None:
     if not jax.tree.leaves(eqx.filter(flow.bijection, eqx.is_inexact_array, is_leaf=_is_frozen)):
         raise ArgumentError(f"family={name} has nothing to train: expected a bijection with trainable parameters.")
     z = flow.sample_base(jax.random.key(0), 8)
-    # Training draws noise in mirrored pairs.
+    # Training draws noise in antithetic pairs.
     if not np.allclose(flow.base.log_prob(z), flow.base.log_prob(-z), rtol=1e-4):
         raise ArgumentError(
             f"family={name} has base noise {type(flow.base).__name__}, which is not symmetric about zero: expected "
@@ -155,15 +155,15 @@ def check_given(source: Any, dim: int) -> None:
 
 
 def as_flowjax(flow: AbstractFlow) -> Any:
-    """Make one of our flows a bijection of flowjax, of shape (p,).
+    """Wrap one of bernflow's flows as a flowjax bijection of shape (p,).
 
     Example:
         >>> from flowjax.distributions import StandardNormal, Transformed
         >>> q = post.distribution  # doctest: +SKIP
         >>> Transformed(StandardNormal((q.dim,)), as_flowjax(q))  # doctest: +SKIP
 
-    The base distribution must be the flow's own noise: standard normal by default, of `base="logistic"` a Logistic, of
-    the family "student-t" a StudentT.
+    The base distribution must be the flow's own noise: standard normal by default, Logistic for `base="logistic"`, and
+    StudentT for the family "student-t".
     """
     if not isinstance(flow, AbstractFlow):
         raise ArgumentError(f"as_flowjax({type(flow).__name__}): expected one flow, such as post.distribution.")
@@ -191,7 +191,7 @@ def _bijection_class() -> type:
 def _bijection(key: Key[Array, ""], name: str, dim: int) -> Any:
     flows = _import("flowjax.flows")
     base = _import("flowjax.distributions").StandardNormal((dim,))
-    # In single precision whatever ours is: functions inside of the flow hold constants of the precision at hand.
+    # Always in single precision: functions inside the flow hold constants of the precision in which they were built.
     with jax.enable_x64(False):
         if name == "planar":
             return flows.planar_flow(key, base_dist=base, flow_layers=PLANAR_LAYERS, invert=False).bijection
@@ -201,12 +201,12 @@ def _bijection(key: Key[Array, ""], name: str, dim: int) -> Any:
 
 @functools.cache
 def _structure(name: str, dim: int) -> Any:
-    """Return all but the arrays of a flow, one object for all fits: a new one would compile everything again."""
+    """Return all but the arrays of a flow, as the same object for all fits, so that nothing is recompiled."""
     return eqx.filter(_bijection(jax.random.key(0), name, dim), eqx.is_array, inverse=True)
 
 
 def _in_our_precision(tree: Any) -> Any:
-    """Convert arrays to the precision at hand; indices are of 32 bits in both, so that files fit both."""
+    """Convert arrays to the precision in use; indices have 32 bits in both, so that saved files fit both."""
 
     def convert(leaf):
         if eqx.is_inexact_array(leaf):
@@ -219,7 +219,7 @@ def _in_our_precision(tree: Any) -> Any:
 
 
 def _freeze_arrays(source: Any) -> Any:
-    """Move the marks of what is not trained from whole parts of a flow to their arrays: parts stay accessible."""
+    """Mark arrays as not trained instead of whole parts of a flow, so that the parts stay accessible."""
     freeze = _import("paramax").non_trainable
     return jax.tree.map(lambda node: freeze(node.tree) if _is_frozen(node) else node, source, is_leaf=_is_frozen)
 

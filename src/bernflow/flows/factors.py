@@ -1,6 +1,6 @@
-"""Factors F of a covariance F F^T: a triangular matrix or, in very many dimensions, what needs memory linear in them.
+"""Factors F of a covariance F F^T: a triangular matrix or, in many dimensions, a factor with linear memory.
 
-Both kinds answer the same questions, so that who holds a Gaussian need not know which one it is.
+Both kinds have the same interface.
 """
 
 from typing import Any, NamedTuple
@@ -11,16 +11,16 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-# Up to so many dimensions a factor is a matrix: it is exact, and of 32 MB at most.
+# Up to this many dimensions a factor is a matrix: exact, and at most 32 MB.
 MAX_DIM_DENSE = 2000
-# Above, so many of the leading dimensions are correlated with all others one by one, ...
+# A low-rank factor stores the correlations of this many leading dimensions with all others ...
 BORDER = 32
-# ... and among the others so many directions may have a curvature of their own.
+# ... and this many directions among the others.
 RANK = 32
 
 
 def is_dense(dim: int) -> bool:
-    """Tell whether matrices of so many rows and columns are affordable."""
+    """Tell whether square matrices of this size are affordable."""
     return dim <= MAX_DIM_DENSE
 
 
@@ -30,7 +30,7 @@ class DenseFactor(NamedTuple):
     tril: Float[Any, "p p"]
 
     def color(self, z: Float[Any, "*s p"]) -> Float[Any, "*s p"]:
-        """Return F z: noise with the covariance."""
+        """Return F z."""
         return self.tril @ z if z.ndim == 1 else z @ self.tril.T
 
     def transposed(self, v: Float[Any, " p"]) -> Float[Any, " p"]:
@@ -46,7 +46,7 @@ class DenseFactor(NamedTuple):
         return float(np.linalg.slogdet(np.asarray(self.tril))[1])
 
     def reach(self, scale: Float[np.ndarray, " p"]) -> Float[np.ndarray, " p"]:
-        """Return how far one unit of every coordinate of noise moves the parameter that it moves most, by its scale."""
+        """Return the largest effect, in units of `scale`, of every coordinate of noise on any parameter."""
         return np.max(np.abs(self.tril) / scale[:, None], 0)
 
     def conditional_scales(self) -> Float[Array, " p"]:
@@ -60,12 +60,12 @@ class DenseFactor(NamedTuple):
 
 
 class LowRankFactor(NamedTuple):
-    """The leading dimensions l in full, the others f around what those tell of them.
+    """A dense factor of the leading dimensions l, and a low-rank one of the others f given them.
 
         x_l = L z_l,    x_f = B x_l + s (I + Q diag(a) Q^T) z_f
 
-    Q has orthonormal columns. Like a triangular matrix it leaves leading dimensions to themselves, so that the scales
-    of a hierarchy, which come first, do not depend on the noise of what they scale.
+    Q has orthonormal columns. As with a triangular matrix, the leading dimensions, such as the scales of a hierarchy,
+    do not depend on the noise of the others.
 
     Attributes:
         leading: L, lower triangular.
@@ -82,7 +82,7 @@ class LowRankFactor(NamedTuple):
     stretch: Float[Any, " r"]
 
     def color(self, z: Float[Any, "*s p"]) -> Float[Any, "*s p"]:
-        """Return F z: noise with the covariance."""
+        """Return F z."""
         first, rest = self.split(z)
         x = first @ self.leading.T
         return _join(x, x @ self.coupling.T + self.scale * self.stretched(rest, self.stretch))
@@ -104,7 +104,7 @@ class LowRankFactor(NamedTuple):
         return like.sum(leading) + like.sum(like.log(self.scale)) + like.sum(like.log1p(self.stretch))
 
     def reach(self, scale: Float[np.ndarray, " p"]) -> Float[np.ndarray, " p"]:
-        """Return how far one unit of every coordinate of noise moves its own parameter, by the scale of that."""
+        """Return the effect, in units of `scale`, of every coordinate of noise on its own parameter."""
         own = self.scale * np.abs(1.0 + np.sum(self.basis**2 * self.stretch, -1))
         return np.concatenate([np.abs(np.diagonal(self.leading)), own]) / scale
 
@@ -135,7 +135,7 @@ class LowRankFactor(NamedTuple):
         return x + ((x @ self.basis) * by) @ self.basis.T
 
     def shrink(self) -> Float[Any, " r"]:
-        """Return what undoes the stretch: the inverse of I + Q diag(a) Q^T is I - Q diag(a / (1 + a)) Q^T."""
+        """Return the stretch of the inverse: (I + Q diag(a) Q^T)^-1 = I - Q diag(a / (1 + a)) Q^T."""
         return -self.stretch / (1.0 + self.stretch)
 
 
@@ -143,19 +143,19 @@ Factor = DenseFactor | LowRankFactor
 
 
 def as_factor(factor: Any) -> Factor:
-    """Return a factor of either kind; a matrix is one."""
+    """Wrap a triangular matrix; return a factor unchanged."""
     return factor if isinstance(factor, DenseFactor | LowRankFactor) else DenseFactor(factor)
 
 
 def unit_factor(dim: int, like: Any = np) -> Any:
-    """Return the factor of the identity, as arrays of NumPy or of JAX (`like`): a matrix where one is affordable."""
+    """Return a factor of the identity, as NumPy or JAX arrays (`like`): a matrix where one is affordable."""
     if is_dense(dim):
         return like.eye(dim)
     return unit_low_rank(dim, BORDER, RANK, like)
 
 
 def unit_low_rank(dim: int, border: int, rank: int, like: Any = np) -> LowRankFactor:
-    """Return the structured factor of the identity, of given sizes."""
+    """Return a low-rank factor of the identity."""
     num = dim - border
     rest = like.zeros((num, border)), like.ones(num), like.zeros((num, rank)), like.zeros(rank)
     return LowRankFactor(like.eye(border), *rest)

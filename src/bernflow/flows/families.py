@@ -1,4 +1,4 @@
-"""The named families: what each is made of, how it starts, and how a saved one is rebuilt."""
+"""The named families: how each is built and trained, and how a saved one is rebuilt."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -26,16 +26,16 @@ from bernflow.flows.wide import WideBernsteinFlow
 
 STUDENT_DEGREES_OF_FREEDOM = 5.0
 PAPER_LEARNING_RATE = 1e-3
-# Up to so many dimensions each is conditioned on all before it; above, only on so many of them.
+# Up to MAX_DIM_FULL dimensions each is conditioned on all before it; above, only on the first MAX_CONTEXT.
 MAX_DIM_FULL = 64
 MAX_CONTEXT = BORDER
-# In more dimensions the matrix of a Gaussian, its gradient and the state of the optimizer do not fit into memory.
+# In more dimensions the matrix of a full-rank Gaussian, its gradient and the optimizer state do not fit into memory.
 MAX_DIM_MATRIX = 20_000
 
 
 @dataclass(frozen=True)
 class Spec:
-    """What a user may choose of a family.
+    """The sizes and options of a family.
 
     Attributes:
         dim: number of dimensions p.
@@ -61,18 +61,18 @@ class Family:
     """A named family.
 
     Attributes:
-        build: makes a flow from a key, a spec and the start's location and factor.
-        default_order: polynomial order when the user chose none, or None where there is no polynomial.
-        has_tails: its support is the whole space and its tails are worth polishing.
-        paper_recipe: trained as in the paper (RMSprop, constant rate, ten particles, no start but its own).
-        use_start: starts from the mode and the curvature of the target.
-        use_score: trained by path gradients, where the flow knows its score.
-        cover: training ends with the forward KL where q has too little, which carries the fit into the tails.
-        check: raises for a number of dimensions that the family is not made for.
-        one_start: why it is fitted from one start only, or None where restarts are possible.
-        compiled: it can be built inside of jit.
-        mixes: a mixture is fitted unasked where one flow is not enough.
-        learning_rate: peak of the schedule, or the constant rate of the paper's recipe.
+        build: builds a flow from a key, a spec, and the location and factor of the start.
+        default_order: default polynomial order, or None where there is no polynomial.
+        has_tails: whether the support is the whole space and the tails can be refined.
+        paper_recipe: whether to train as in the paper (RMSprop, constant learning rate, ten particles, own start).
+        use_start: whether to start from the mode and the curvature of the target.
+        use_score: whether to train by path gradients if the flow has a score.
+        cover: whether to end training with the forward KL where q has too little mass, which improves the tails.
+        check: raises an error for an unsupported number of dimensions.
+        one_start: the reason why only one start is possible, or None where restarts are possible.
+        compiled: whether it can be built inside jit.
+        mixes: whether to fit a mixture automatically where one flow is not enough.
+        learning_rate: peak of the schedule, or the constant learning rate of the paper's recipe.
     """
 
     build: Build
@@ -90,7 +90,7 @@ class Family:
 
 
 def _mean_field(loc: Float[Array, " p"], factor: Any) -> DiagonalAffine:
-    """Start a mean-field family from the conditional scales, which is where reverse KL ends for a Gaussian."""
+    """Start a mean-field family from the conditional scales, the optimum of the reverse KL for a Gaussian."""
     return DiagonalAffine(loc, as_factor(factor).conditional_scales())
 
 
@@ -102,8 +102,8 @@ def _check_matrix(dim: int) -> None:
     if dim > MAX_DIM_MATRIX:
         raise ArgumentError(
             f"family='gaussian-fullrank' trains a matrix of {dim:,} rows and columns, which does not fit into memory: "
-            f"it is meant for up to {MAX_DIM_MATRIX:,} dimensions. Choose 'bernstein', whose memory is linear in them, "
-            "or 'gaussian'."
+            f"expected at most {MAX_DIM_MATRIX:,} dimensions. Use 'bernstein', whose memory is linear in the number of "
+            "dimensions, or 'gaussian'."
         )
 
 
@@ -111,13 +111,13 @@ def _bernstein(key, spec, loc, factor, *, full_rank: bool = True, **structure: b
     if spec.dim > MAX_DIM_FULL and not structure:
         outer = _correlated(loc, factor) if full_rank else _mean_field(loc, factor)
         return WideBernsteinFlow(key, outer, order=spec.order, width=spec.width, noise=spec.noise, context=MAX_CONTEXT)
-    # Every dimension on all before it: its score needs an outer map that is triangular, too.
+    # The score of a fully autoregressive flow needs a triangular outer map.
     inner = TriangularAffine(loc, as_factor(factor).matrix()) if full_rank else _mean_field(loc, factor)
     return BernsteinFlow(key, inner, order=spec.order, width=spec.width, noise=spec.noise, **structure)
 
 
 def _rival(name: str) -> Family:
-    """Return a flow of flowjax, trained as the paper trains its rivals."""
+    """Return a flow of flowjax, trained by the paper's recipe."""
     return Family(
         lambda key, spec, loc, factor: external.named_flow(key, name, spec.dim),
         default_order=None,
@@ -143,8 +143,8 @@ def _is_paper_variant(text: str) -> bool:
     return variant in VARIANTS and (not at or reach.replace(".", "", 1).isdigit())
 
 
-def _given(source: Any) -> Family:
-    """Return the family of one flowjax object of the user's, which is where training starts."""
+def _flowjax_family(source: Any) -> Family:
+    """Return the family of one of the user's flowjax objects, whose parameters are the start."""
     return Family(
         lambda key, spec, loc, factor: external.given_flow(source),
         default_order=None,
@@ -152,7 +152,7 @@ def _given(source: Any) -> Family:
         check=lambda dim: external.check_given(source, dim),
         one_start="all restarts would begin with the same given flow",
         compiled=False,
-        # Without path gradients, whose noise vanishes near the posterior.
+        # Lower than the default, because there are no path gradients, whose noise vanishes near the posterior.
         learning_rate=1e-2,
     )
 
@@ -183,7 +183,7 @@ FAMILIES: dict[str, Family] = {
 }
 
 _DEFAULT = replace(FAMILIES["bernstein"], mixes=False)
-# The default without one of its parts, to show what that part is worth; path gradients are what covering needs.
+# The default without one of its parts, to measure the effect of that part. `cover` needs path gradients.
 ABLATIONS: dict[str, Family] = {
     "no-outer": replace(_DEFAULT, build=partial(_bernstein, full_rank=False)),
     "no-skip": replace(_DEFAULT, build=partial(_bernstein, skip=False)),
@@ -195,13 +195,13 @@ ABLATIONS: dict[str, Family] = {
 
 
 def get_family(name: Any) -> tuple[Family, str]:
-    """Look a family up; ablations are written after a colon: `bernstein-paper:f2`, `bernstein:no-skip`.
+    """Look up a family; ablations are written after a colon: `bernstein-paper:f2`, `bernstein:no-skip`.
 
-    The paper does not say where its polynomials start: `bernstein-paper:f1@3` starts them on [-3, 3] instead of
-    [-10, 10]. A distribution or bijection of flowjax is a family of its own.
+    The paper does not specify the initial range of the polynomials: `bernstein-paper:f1@3` starts them on [-3, 3]
+    instead of [-10, 10]. A distribution or bijection of flowjax is its own family.
     """
     if external.is_flowjax(name):
-        return _given(name), VARIANTS[0]
+        return _flowjax_family(name), VARIANTS[0]
     base, _, variant = str(name).partition(":")
     if base == "bernstein" and variant in ABLATIONS:
         return ABLATIONS[variant], variant

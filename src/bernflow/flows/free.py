@@ -1,4 +1,4 @@
-"""Shapes of several dimensions that depend on no other dimension."""
+"""Shapes whose coefficients are free parameters, independent of other dimensions."""
 
 from typing import Any
 
@@ -10,12 +10,20 @@ from jaxtyping import Array, Float
 from bernflow.flows.base import constant
 from bernflow.flows.bernstein import increments, inverse_increments, invert_centered
 from bernflow.flows.noise import NOISES
-from bernflow.flows.shape import Place, Shape, Slopes, place_of, shape_of, slopes_of, told
-from bernflow.flows.tails import NUM_WEIGHTS, unbend
+from bernflow.flows.shape import (
+    PolynomialInput,
+    Shape,
+    Slopes,
+    polynomial_input,
+    shape_of,
+    slopes_of,
+    value_with_derivatives,
+)
+from bernflow.flows.tails import NUM_WEIGHTS, invert_tails
 
 
 class AbstractFreeShapes(eqx.Module):
-    """Polynomials with tails, H(f(t)), whose coefficients are parameters of their own."""
+    """Polynomials with tails, H(f(t)), whose coefficients are free parameters."""
 
     inner_log_scale: eqx.AbstractVar[Float[Array, " n"]]
     inner_shift: eqx.AbstractVar[Float[Array, " n"]]
@@ -25,23 +33,23 @@ class AbstractFreeShapes(eqx.Module):
 
     def shape(self, z: Float[Array, " n"]) -> Shape:
         """Evaluate H(f(t))."""
-        return shape_of(self.raw, self.tails, self._place(z))
+        return shape_of(self.raw, self.tails, self._polynomial_input(z))
 
     def shape_and_slopes(self, z: Float[Array, " n"]) -> tuple[Shape, Slopes, Float[Array, " n"]]:
-        """Evaluate shapes with their derivatives; their value, returned last, can be differentiated, quickly."""
+        """Evaluate shapes and their derivatives; only the value, returned last, can be differentiated."""
         fixed = constant(self)
         shape = fixed.shape(z)
         slopes = slopes_of(shape, fixed.raw)
-        return shape, slopes, told(shape, slopes, self.raw, self._place(z).t, self.tails)
+        return shape, slopes, value_with_derivatives(shape, slopes, self.raw, self._polynomial_input(z).t, self.tails)
 
     def invert_shapes(self, value: Float[Array, " n"]) -> Float[Array, " n"]:
         """Return the noise at which the shapes take given values."""
-        t = invert_centered(increments(self.raw), unbend(self.tails, value))
+        t = invert_centered(increments(self.raw), invert_tails(self.tails, value))
         v = NOISES[self.noise].half_width * (2.0 * t - 1.0)
         return (v - self.inner_shift) * jnp.exp(-self.inner_log_scale)
 
-    def _place(self, z: Float[Array, " n"]) -> Place:
-        return place_of(z, self.inner_log_scale, self.inner_shift, self.noise)
+    def _polynomial_input(self, z: Float[Array, " n"]) -> PolynomialInput:
+        return polynomial_input(z, self.inner_log_scale, self.inner_shift, self.noise)
 
 
 def identity_shapes(num: int, order: int, noise: str) -> dict[str, Any]:

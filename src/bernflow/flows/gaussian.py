@@ -14,7 +14,7 @@ from bernflow.flows.base import AbstractScoredFlow, normal_log_prob
 
 
 class LocationScale(AbstractScoredFlow):
-    """x = outer(z) with standard normal z, or with independent Student-t z where degrees of freedom are given."""
+    """x = outer(z) with standard normal z, or with independent Student-t z if degrees of freedom are given."""
 
     outer: Affine
     degrees_of_freedom: float | None = eqx.field(static=True)

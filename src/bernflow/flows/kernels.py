@@ -1,4 +1,4 @@
-"""Smooth functions of the globals, interpolated between values at given points."""
+"""Smooth functions of the globals, interpolated from values at given points."""
 
 from typing import Any
 
@@ -9,13 +9,13 @@ from jaxtyping import Array, Float
 
 
 class Interpolant(eqx.Module):
-    """Functions that are sums of Gaussian kernels around points and of a linear trend.
+    """Sums of Gaussian kernels and a linear trend.
 
     Attributes:
         points: centers of the kernels.
-        width: of the kernels, in every coordinate.
-        reach: the least and the largest value of every coordinate; the functions stay what they are there beyond it.
-        weights: of kernels, of the constant and of the coordinates, for every function.
+        width: width of the kernels in every coordinate.
+        reach: smallest and largest value of every coordinate, beyond which the functions are constant.
+        weights: coefficients of the kernels, the constant and the coordinates, for every function.
     """
 
     points: Float[Array | np.ndarray, "k c"]
@@ -24,7 +24,7 @@ class Interpolant(eqx.Module):
     weights: Float[Array | np.ndarray, "f r"]
 
     def features(self, u: Any, xp: Any = jnp) -> Any:
-        """Evaluate what the functions are linear in.
+        """Evaluate the kernels, the constant and the clipped coordinates.
 
         Args:
             u: coordinates, (..., c).

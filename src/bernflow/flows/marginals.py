@@ -1,4 +1,4 @@
-"""A polynomial per parameter around a correlated distribution: it bends marginals without touching their ranks."""
+"""An increasing polynomial per parameter: it changes the marginals of a correlated distribution, not its copula."""
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -8,9 +8,9 @@ from jaxtyping import Array, Float
 
 from bernflow.flows.base import constant
 from bernflow.flows.bernstein import increments, inverse_increments, invert_centered
-from bernflow.flows.shape import Place, shape_of, slopes_of, told
+from bernflow.flows.shape import PolynomialInput, shape_of, slopes_of, value_with_derivatives
 
-# The polynomial covers so many standard deviations of the start to both sides.
+# The polynomial covers this many standard deviations of the start on either side.
 HALF_WIDTH = 4.0
 ORDER = 10
 
@@ -18,8 +18,8 @@ ORDER = 10
 class Marginals(eqx.Module):
     """x_i = m_i + s_i f_i((w_i - m_i) / s_i) with m, s fixed by the start and f_i trained from the identity.
 
-    An affine map of skewed variates is less skewed than they are: where each parameter has its own likelihood, as in
-    a Gaussian process with counts, the skewness lies along the axes of the parameters and not of the whitened noise.
+    An affine map of skewed variates reduces their skewness. Where each parameter has its own likelihood, as in a
+    Gaussian process with counts, the parameters are skewed and not the coordinates of the whitened noise.
     """
 
     start_loc: Float[Array, " p"]
@@ -34,25 +34,25 @@ class Marginals(eqx.Module):
 
     def transform_and_log_slope(self, w: Float[Array, " p"]) -> tuple[Float[Array, " p"], Float[Array, " p"]]:
         """Map w to x; return log dx_i/dw_i."""
-        shape = shape_of(self.raw, None, self._place(w))
-        return self._value(shape.bent.value), shape.log_slope()
+        shape = shape_of(self.raw, None, self._polynomial_input(w))
+        return self._value(shape.tailed.value), shape.log_slope()
 
-    def transform_told(self, w: Float[Array, " p"]) -> tuple[Array, Array, Array]:
-        """Map w to x, which alone can be differentiated, quickly; return log dx_i/dw_i and its derivative."""
+    def transform_with_derivatives(self, w: Float[Array, " p"]) -> tuple[Array, Array, Array]:
+        """Map w to x; return log dx_i/dw_i and its derivative. Only x can be differentiated."""
         fixed = constant(self)
-        shape = shape_of(fixed.raw, None, self._place(stop_gradient(w)))
+        shape = shape_of(fixed.raw, None, self._polynomial_input(stop_gradient(w)))
         slopes = slopes_of(shape, fixed.raw)
-        value = told(shape, slopes, self.raw, self._place(w).t, None)
+        value = value_with_derivatives(shape, slopes, self.raw, self._polynomial_input(w).t, None)
         return self._value(value), shape.log_slope(), slopes.log_slope_by_z / fixed.start_scale
 
     def _value(self, value: Float[Array, " p"]) -> Float[Array, " p"]:
         return stop_gradient(self.start_loc) + stop_gradient(self.start_scale) * value
 
-    def _place(self, w: Float[Array, " p"]) -> Place:
+    def _polynomial_input(self, w: Float[Array, " p"]) -> PolynomialInput:
         # In units of the start, so that the slope of x by w is that of the shape by its noise.
         z = (w - stop_gradient(self.start_loc)) / stop_gradient(self.start_scale)
         width = 2.0 * HALF_WIDTH
-        return Place(0.5 + z / width, jnp.full_like(z, -np.log(width)), 0.0)
+        return PolynomialInput(0.5 + z / width, jnp.full_like(z, -np.log(width)), 0.0)
 
     def inverse(self, x: Float[Array, " p"]) -> Float[Array, " p"]:
         """Map x to w."""

@@ -11,7 +11,7 @@ from bernflow.flows.base import AbstractDistribution
 
 
 class Mixture(AbstractDistribution):
-    """q(x) = sum_k w_k q_k(x); the log weights need not be normalised."""
+    """q(x) = sum_k w_k q_k(x); the log weights need not be normalized."""
 
     components: tuple[AbstractDistribution, ...]
     log_weights: Float[Array, " k"]
@@ -32,14 +32,14 @@ class Mixture(AbstractDistribution):
 
     def log_prob(self, x: Float[Array, "s p"]) -> Float[Array, " s"]:
         """Evaluate log q at given points."""
-        return jax.nn.logsumexp(self.log_shares()[:, None] + self._component_log_probs(x), axis=0)
+        return jax.nn.logsumexp(self.normalized_log_weights()[:, None] + self._component_log_probs(x), axis=0)
 
-    def log_shares(self) -> Float[Array, " k"]:
-        """Return the normalised log weights: those in training are not."""
+    def normalized_log_weights(self) -> Float[Array, " k"]:
+        """Return the normalized log weights; during training `log_weights` are not normalized."""
         return jax.nn.log_softmax(self.log_weights)
 
     def stacked(self) -> AbstractDistribution:
-        """Return the components, which must be of one kind, as one with a leading axis."""
+        """Stack the components, which must have the same structure, along a leading axis."""
         return jax.tree.map(
             lambda *leaves: jnp.stack(leaves) if eqx.is_array(leaves[0]) else leaves[0], *self.components
         )
@@ -49,7 +49,7 @@ class Mixture(AbstractDistribution):
         return {"kind": "mixture", "components": [part.recipe() for part in self.components]}
 
     def _of_each(self, function, *given):
-        """Apply a function to every component and what is given for it; those of one kind are compiled as one."""
+        """Apply a function to every component and its arguments; components of equal structure are vmapped."""
         if all(_kind(part) == _kind(self.components[0]) for part in self.components[1:]):
             return eqx.filter_vmap(function)(self.stacked(), *given)
         found = [function(part, *(leaf[i] for leaf in given)) for i, part in enumerate(self.components)]
@@ -57,17 +57,17 @@ class Mixture(AbstractDistribution):
 
     def _component_log_probs(self, x):
         log_probs = self._of_each(lambda part: part.log_prob(x))
-        # Far from a component its inverse overflows: no density of it is there.
+        # Far from a component its inverse overflows, where its density is zero.
         return jnp.where(jnp.isnan(log_probs), -jnp.inf, log_probs)
 
     def _combine(self, x, own, choice):
-        """Evaluate the mixture's log q at its own draws, keeping the exact log q of the component drawn from."""
+        """Evaluate the mixture's log q at its draws, with the exact log q of the component that each was drawn from."""
         log_probs = self._component_log_probs(x)
         drawn = jnp.arange(len(self.components))[:, None] == choice[None, :]
-        return jax.nn.logsumexp(self.log_shares()[:, None] + jnp.where(drawn, own, log_probs), axis=0)
+        return jax.nn.logsumexp(self.normalized_log_weights()[:, None] + jnp.where(drawn, own, log_probs), axis=0)
 
 
 def _kind(part: AbstractDistribution) -> tuple[Any, ...]:
-    """Return what components that can be stacked have in common."""
+    """Return the properties that components must share to be stacked."""
     arrays, others = eqx.partition(part, eqx.is_array)
     return jax.tree.structure(part), [leaf.shape for leaf in jax.tree.leaves(arrays)], jax.tree.leaves(others)

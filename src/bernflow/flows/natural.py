@@ -1,7 +1,7 @@
-"""Gaussians in blocks, or in a chain of blocks, given by their natural parameters.
+"""Gaussians with block-diagonal or block-tridiagonal precision (a chain), in natural parameters.
 
-The density is proportional to exp(-y^T Q y / 2 + h^T y). The precision Q has square blocks on its diagonal and, in a
-chain, further blocks that link every block to the one before it. Blocks are eliminated from the last to the first:
+The density is proportional to exp(-y^T Q y / 2 + h^T y). In a chain, off-diagonal blocks of the precision Q link every
+block to the one before it. Blocks are eliminated from the last to the first:
 
     y_b | y_{b-1}:   L_b^T y_b = z_b + half_b - V_b y_{b-1},   L_b L_b^T the precision of block b given those before it.
 """
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-# Blocks of up to this size are factored by unrolled loops, up to this size by loops; larger ones half by half.
+# Blocks up to these sizes are factored by unrolled loops and by loops; larger ones recursively, by halves.
 MAX_UNROLLED, MAX_LOOP = 6, 16
 TINY = 1e-30
 
@@ -25,8 +25,8 @@ class Natural(NamedTuple):
     """Natural parameters.
 
     Attributes:
-        precision: blocks on the diagonal of Q.
-        link: of every block with the one before it; None without a chain.
+        precision: the diagonal blocks of Q.
+        link: the blocks of Q that link every block to the one before it; None without a chain.
         potential: h.
     """
 
@@ -36,7 +36,7 @@ class Natural(NamedTuple):
 
 
 class Eliminated(NamedTuple):
-    """A Gaussian from which draws can be made: L, its inverse, half and V of the module's documentation."""
+    """A factored Gaussian: L, its inverse, half and V as in the docstring of the module."""
 
     lower: Float[Array, "b s s"]
     inverse: Float[Array, "b s s"]
@@ -56,7 +56,7 @@ class Eliminated(NamedTuple):
         return jax.lax.scan(step, jnp.zeros_like(z[0]), (self.inverse, z + self.half, self.link))[1]
 
     def whiten(self, y: Float[Array, "b s"]) -> Float[Array, "b s"]:
-        """Undo `color`."""
+        """Invert `color`."""
         z = _times_transposed(self.lower, y) - self.half
         if self.link is None:
             return z
@@ -73,7 +73,7 @@ def _times_transposed(matrix: Float[Array, "b s s"], vector: Float[Array, "b s"]
 
 
 def eliminate(natural: Natural, least: Float[Array, "b s"]) -> Eliminated:
-    """Factor a Gaussian; where pivots of the precision are less than given ones, it is changed so that they are not."""
+    """Factor a Gaussian; pivots of the precision below `least` are raised to it."""
     if natural.link is None:
         lower, inverse = factor(jnp.asarray(natural.precision), least)
         return Eliminated(lower, inverse, jnp.einsum("bij,bj->bi", inverse, natural.potential), None)
@@ -90,9 +90,9 @@ def eliminate(natural: Natural, least: Float[Array, "b s"]) -> Eliminated:
 
 
 def factor(matrix: Float[Array, "b s s"], least: Float[Array, "b s"]) -> Factors:
-    """Return lower triangular factors of matrices, or of ones near them whose pivots are large enough, and inverses.
+    """Return lower triangular factors of matrices, with pivots of at least `least`, and their inverses.
 
-    Not by LAPACK: two calls of it at once, inside one compiled function, can wait for each other forever on few cores.
+    LAPACK is avoided: two simultaneous calls inside one compiled function can deadlock on few cores.
     """
     least = jnp.maximum(jax.lax.stop_gradient(least), TINY)
     return _unrolled(matrix, least) if matrix.shape[-1] <= MAX_UNROLLED else _factor(matrix, least)
@@ -100,7 +100,7 @@ def factor(matrix: Float[Array, "b s s"], least: Float[Array, "b s"]) -> Factors
 
 @jax.custom_vjp
 def _factor(matrix: Float[Array, "b s s"], least: Float[Array, "b s"]) -> Factors:
-    """Factor the first half of the rows, then what is left of the others given them."""
+    """Factor the first half of the rows, then the Schur complement of the others."""
     size = matrix.shape[-1]
     if size <= MAX_LOOP:
         return _looped(matrix, least)
@@ -115,7 +115,7 @@ def _factor(matrix: Float[Array, "b s s"], least: Float[Array, "b s"]) -> Factor
 
 
 def _looped(matrix: Float[Array, "b s s"], least: Float[Array, "b s"]) -> Factors:
-    """Eliminate column after column, of the matrix and of the identity beside it, which becomes the inverse."""
+    """Eliminate the columns of the matrix and of an identity matrix, which becomes the inverse."""
     size = matrix.shape[-1]
 
     def step(i, carry):

@@ -1,7 +1,7 @@
-"""Base noise of the flows: where the polynomial starts from and how wide its interval is."""
+"""Base noise of the flows, and the polynomial at which each of them starts."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -12,59 +12,34 @@ from scipy.special import expit, ndtri
 from bernflow.flows.base import normal_log_prob
 
 
-class Noise(Protocol):
-    """A symmetric base density."""
+@dataclass(frozen=True)
+class BaseNoise:
+    """A symmetric base density.
 
-    @property
-    def half_width(self) -> float:
-        """Half-width c of the interval [-c, c] that the polynomial covers."""
+    Attributes:
+        half_width: half-width c of the interval [-c, c] that the polynomial covers.
+        sample: draws noise of a given shape from a key.
+        log_prob: evaluates the log density of a vector.
+        normal_quantile: maps noise to the standard normal variate of (nearly) the same quantile.
+    """
 
-    def sample(self, key: Key[Array, ""], shape: tuple[int, ...]) -> Float[Array, "..."]:
-        """Draw noise."""
-
-    def log_prob(self, z: Float[Array, " p"]) -> Float[Array, ""]:
-        """Evaluate the log density of a vector."""
+    half_width: float
+    sample: Callable[[Key[Array, ""], tuple[int, ...]], Float[Array, "..."]]
+    log_prob: Callable[[Float[Array, " p"]], Float[Array, ""]]
+    normal_quantile: Callable[[np.ndarray], np.ndarray]
 
     def start(self, order: int) -> np.ndarray:
-        """Return the coefficients theta_0..theta_M that turn the noise into (nearly) standard normal variates."""
+        """Return coefficients theta_0..theta_M of a polynomial that makes the noise (nearly) standard normal."""
+        return self.normal_quantile(np.linspace(-self.half_width, self.half_width, order + 1))
 
 
-@dataclass(frozen=True)
-class NormalNoise:
-    """Standard normal noise; equally spaced coefficients make the flow the identity."""
-
-    half_width: float = 4.0
-
-    def sample(self, key, shape):
-        """Draw noise."""
-        return jax.random.normal(key, shape)
-
-    def log_prob(self, z):
-        """Evaluate the log density of a vector."""
-        return normal_log_prob(z)
-
-    def start(self, order):
-        """Return equally spaced coefficients on [-c, c]."""
-        return np.linspace(-self.half_width, self.half_width, order + 1)
-
-
-@dataclass(frozen=True)
-class LogisticNoise:
-    """Logistic noise: exponential tails, which dominate those of log-scales and logits."""
-
-    half_width: float = 8.0
-
-    def sample(self, key, shape):
-        """Draw noise."""
-        return jax.random.logistic(key, shape)
-
-    def log_prob(self, z):
-        """Evaluate the log density of a vector."""
-        return -jnp.sum(jax.nn.softplus(z) + jax.nn.softplus(-z))
-
-    def start(self, order):
-        """Return the normal quantiles of an equally spaced grid on [-c, c]."""
-        return ndtri(expit(np.linspace(-self.half_width, self.half_width, order + 1)))
-
-
-NOISES: dict[str, Noise] = {"normal": NormalNoise(), "logistic": LogisticNoise()}
+NOISES: dict[str, BaseNoise] = {
+    "normal": BaseNoise(4.0, jax.random.normal, normal_log_prob, lambda z: z),
+    # The exponential tails of a logistic density dominate those of log-scales and logits.
+    "logistic": BaseNoise(
+        8.0,
+        jax.random.logistic,
+        lambda z: -jnp.sum(jax.nn.softplus(z) + jax.nn.softplus(-z)),
+        lambda z: ndtri(expit(z)),
+    ),
+}

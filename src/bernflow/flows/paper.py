@@ -1,7 +1,7 @@
-"""The flow of the paper, by its text: f = f_BP o sigmoid o affine, kept for comparison.
+"""The flow as the paper's text describes it, f = f_BP o sigmoid o affine, for comparison.
 
-Its support is bounded by the outer coefficients, there is no outer affine map and no linear term; the conditioner
-sees the noise after the sigmoid. The ablations of the paper's appendix are its variants.
+The outer coefficients bound its support, there is no outer affine map and no linear term, and the conditioner is a
+function of the noise after the sigmoid. The ablations of the paper's appendix are its variants.
 """
 
 from typing import Any
@@ -18,9 +18,9 @@ from bernflow.flows.bernstein import basis_from_logs, increments, inverse_increm
 from bernflow.flows.conditioner import MaskedNetwork
 
 VARIANTS = ("f1", "f2", "f3")
-# The appendix's truncated normal.
+# The truncated normal of the appendix.
 LOCATION, SCALE, BOUND = 0.5, 0.15, 1e-4
-# The polynomials start as a straight line from minus this to plus this.
+# The polynomials start as a straight line from -START_RANGE to START_RANGE.
 START_RANGE = 10.0
 HIDDEN_WIDTH = 10
 
@@ -64,7 +64,7 @@ class PaperFlow(AbstractFlow):
         return LOCATION + SCALE * jax.random.truncated_normal(key, -bound, bound, (num, self.dim))
 
     def mirror(self, z: Float[Array, "*s p"]) -> Float[Array, "*s p"]:
-        """Return the noise opposite to z; that of f3 lies around 1/2."""
+        """Return the reflection of z; the noise of f3 is symmetric about 1/2."""
         return 2.0 * LOCATION - z if self.variant == "f3" else -z
 
     def base_log_prob(self, z: Float[Array, " p"]) -> Float[Array, ""]:
@@ -82,7 +82,7 @@ class PaperFlow(AbstractFlow):
         return value, jnp.sum(jnp.log(slope) + log_slope)
 
     def inverse_and_log_det(self, x: Float[Array, " p"]) -> tuple[Float[Array, " p"], Float[Array, ""]]:
-        """Map a parameter vector to its noise; outside of the bounded support log |dz/dx| is -inf."""
+        """Map a parameter vector to its noise; outside the bounded support log |dz/dx| is -inf."""
 
         def body(j, state):
             t, inside = state
@@ -124,7 +124,7 @@ class PaperFlow(AbstractFlow):
 
 
 def _evaluate_at(row: Float[Array, " k"], t: Float[Array, ""]) -> tuple[Array, Array]:
-    """Evaluate polynomial and slope anywhere in [0, 1], also at its ends."""
+    """Evaluate polynomial and slope anywhere in [0, 1], including the ends."""
     tiny, eps = jnp.finfo(t.dtype).tiny, jnp.finfo(t.dtype).eps
     return _evaluate(row, t, jnp.log(jnp.maximum(t, tiny)), jnp.log1p(-jnp.minimum(t, 1.0 - eps)))
 

@@ -1,4 +1,4 @@
-"""Which parameters of a hierarchical posterior depend on which: a few globals, and locals in blocks given them."""
+"""The dependence structure of a hierarchical posterior: a few globals, and blocks of locals given them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from bernflow.errors import FileFormatError
 class Structure:
     """A partition of the p dimensions of x into globals and blocks of locals.
 
-    Given the globals, blocks are independent, or every block depends on the one before it only (a chain).
+    Given the globals, blocks are independent, or every block depends only on the one before it (a chain).
 
     Attributes:
         dim: number of dimensions p.
         leaders: the dimensions of the globals.
-        blocks: the dimensions of every block of locals, each of them in one.
+        blocks: the dimensions of every block of locals.
         chained: whether every block also depends on the one before it.
 
     Example:
@@ -53,32 +53,32 @@ class Structure:
     @cached_property
     def order(self) -> Int[np.ndarray, " p"]:
         """The dimensions of x, globals first, then the locals block by block."""
-        # 32 bits, which JAX leaves as they are in either precision.
+        # 32 bits, which JAX does not convert in either precision.
         return np.array([*self.leaders, *(member for block in self.blocks for member in block)], np.int32)
 
     @cached_property
     def places(self) -> Int[np.ndarray, " p"]:
-        """Where every dimension of x stands in `order`."""
+        """The position of every dimension of x in `order`."""
         return np.argsort(self.order).astype(np.int32)
 
     @cached_property
     def members(self) -> Int[np.ndarray, "b s"]:
-        """The dimensions of x in every block, filled up with -1."""
+        """The dimensions of x in every block, padded with -1."""
         return np.array([[*block, *(-1,) * (self.size - len(block))] for block in self.blocks])
 
     @cached_property
     def is_member(self) -> Bool[np.ndarray, "b s"]:
-        """Which entries of `members` are dimensions of x."""
+        """Whether an entry of `members` is a dimension of x and not padding."""
         return self.members >= 0
 
     @cached_property
     def slots(self) -> Int[np.ndarray, "b s"]:
-        """Where every member of a block stands among the locals; 0 where there is none."""
+        """The position of every member of a block among the locals; 0 for padding."""
         slots = np.cumsum(self.is_member).reshape(self.members.shape) - 1
         return np.where(self.is_member, slots, 0).astype(np.int32)
 
     def to_json(self) -> dict[str, Any]:
-        """Describe it by plain values."""
+        """Describe the structure by JSON values."""
         return {
             "dim": self.dim,
             "leaders": list(self.leaders),
@@ -88,23 +88,23 @@ class Structure:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Structure":
-        """Undo `to_json`, and check it: every dimension stands in one place."""
+        """Invert `to_json`, and check that globals and blocks are a partition of the dimensions."""
         blocks = tuple(tuple(map(int, block)) for block in values["blocks"])
         structure = cls(int(values["dim"]), tuple(map(int, values["leaders"])), blocks, bool(values["chained"]))
         if not structure.blocks or sorted(structure.order.tolist()) != list(range(structure.dim)):
             raise FileFormatError(
                 f"The file describes a structure whose globals and blocks are not a partition of {structure.dim} "
-                "dimensions: expected each of them once."
+                "dimensions: expected each dimension once."
             )
         return structure
 
     def by_block(self, values: Any) -> Any:
-        """Arrange values of the locals, (..., n), by block, (..., b, s); arrays of NumPy or JAX."""
+        """Arrange values of the locals, (..., n), by block, (..., b, s); for NumPy and JAX arrays."""
         if self.is_member.all():
             return values.reshape(*values.shape[:-1], *self.members.shape)
         return values[..., self.slots] * self.is_member
 
     def flat(self, values: Any) -> Any:
-        """Undo `by_block`."""
+        """Invert `by_block`."""
         flat = values.reshape(*values.shape[:-2], -1)
         return flat if self.is_member.all() else flat[..., np.flatnonzero(self.is_member).astype(np.int32)]

@@ -1,4 +1,4 @@
-"""The Bernstein flow of a hierarchical posterior: a flow of the globals, and locals in blocks given them."""
+"""The Bernstein flow of a hierarchical posterior: a flow of the globals, and blocks of locals given them."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -25,21 +25,21 @@ from bernflow.flows.noise import NOISES
 from bernflow.flows.structure import Structure
 from bernflow.flows.views import View, plain_views
 
-# Atoms of which the natural parameters are sums, and the most numbers that they take together.
+# Number of atoms: default, per global, minimum, and a bound on the total size of their coefficients.
 NUM_ATOMS, ATOMS_PER_GLOBAL, MIN_ATOMS, MAX_NUMBERS = 96, 4, 8, 2**22
-# Of the functions of the globals, before a regression has seen how far they are needed.
+# Range of the functions of the globals (see `Atoms`) before the regression sets it.
 START_REACH = np.array([[-4.0], [4.0]])
 
 
 def num_atoms(structure: Structure) -> int:
-    """Choose the number of atoms: fewer for large blocks, whose matrices take memory and time."""
+    """Choose the number of atoms, fewer for large blocks, whose matrices take memory and time."""
     entries = len(structure.blocks) * structure.size**2 * (2 if structure.chained else 1)
     wanted = max(NUM_ATOMS, ATOMS_PER_GLOBAL * structure.num_leaders)
     return max(MIN_ATOMS, min(wanted, MAX_NUMBERS // entries))
 
 
-class Given(NamedTuple):
-    """What the globals say of the locals: a Gaussian, and shift and log scale of its noise."""
+class ConditionalParameters(NamedTuple):
+    """Parameters of the locals given the globals: a Gaussian, and shift and log scale of its noise."""
 
     gaussian: Eliminated
     shift: Float[Array, " n"]
@@ -49,13 +49,13 @@ class Given(NamedTuple):
 class Conditional(AbstractFreeShapes):
     """The locals given the globals g.
 
-        l = center + unit y,   y ~ N(Q^-1 h, Q^-1) with noise exp(r) (w + shift) in place of standard noise
+        l = center + unit y,   y ~ N(Q^-1 h, Q^-1) with noise exp(r) (w + shift) instead of standard noise
 
-    Precision Q and potential h are linear in atoms of g: a regression on modes and curvatures of the target fits them,
-    and they are not trained. Between the points of the regression Q may fail to be positive: the pivots of its factors
-    have a least value. r and the shift are linear in the features (u, hidden(u)) of the standardized globals u.
-    w is H(f(t)) or, in small blocks of several locals, a quadratic map of these (`Curved`); neither depends on g.
-    Of locals that are `bounded`, l is in the coordinates of `flows/bounded.py`.
+    Precision Q and potential h are linear in atoms of g. They are fitted by a regression on modes and curvatures of the
+    target and not trained. Between the points of the regression Q may fail to be positive definite, so the pivots of
+    its factors have a lower bound. r and the shift are linear in the features (u, hidden(u)) of the standardized
+    globals u. w is H(f(t)) or, in small blocks of several locals, a quadratic map of it (`Curved`); neither depends on
+    g. For `bounded` locals, l is in the coordinates of `flows/bounded.py`.
     """
 
     atoms: Fixed[Atoms]
@@ -89,7 +89,7 @@ class Conditional(AbstractFreeShapes):
         num, context = structure.num_locals, structure.num_leaders
         blocks = (num_atoms(structure), len(structure.blocks), structure.size, structure.size)
         self.structure, self.bounded = structure, bounded
-        # The first atom is the constant 1: at first all locals are standard normal.
+        # The first atom is the constant 1, so all locals start as standard normal.
         factors = jnp.zeros((blocks[0], MAX_FACTORS), jnp.int32)
         each = jnp.ones(len(views))
         self.atoms = Fixed(Atoms(0.0 * each, each, START_REACH * each, factors, views))
@@ -103,36 +103,40 @@ class Conditional(AbstractFreeShapes):
             setattr(self, name, value)
         self.curved = Curved(len(structure.blocks), structure.size) if 1 < structure.size <= MAX_SIZE else None
 
-    def given(self, g: Float[Array, " c"], u: Float[Array, " c"]) -> Given:
-        """Evaluate what the globals say of the locals."""
+    def parameters(self, g: Float[Array, " c"], u: Float[Array, " c"]) -> ConditionalParameters:
+        """Evaluate the parameters of the locals at globals g, which are u when standardized."""
         atoms = self.atoms.value(g)
         precision, potential = (jnp.tensordot(atoms, part.value, 1) for part in (self.precision, self.potential))
         link = None if self.link is None else jnp.tensordot(atoms, self.link.value, 1)
-        return Given(eliminate(Natural(precision, link, potential), self.least.value), *self.drift(u))
+        return ConditionalParameters(eliminate(Natural(precision, link, potential), self.least.value), *self.drift(u))
 
-    def color(self, given: Given, value: Float[Array, " n"]) -> tuple[Float[Array, " n"], Float[Array, ""]]:
+    def color(
+        self, params: ConditionalParameters, value: Float[Array, " n"]
+    ) -> tuple[Float[Array, " n"], Float[Array, ""]]:
         """Map values of the shapes to locals l; return l and log |dl/dvalue|."""
         blocks = self.structure.by_block(value)
         log_det: Any = 0.0
         if self.curved is not None:
             blocks, log_det = self.curved(blocks, self.structure.is_member)
-        z = jnp.exp(given.log_scale) * (self.structure.flat(blocks) + given.shift)
-        y = self.structure.flat(given.gaussian.color(self.structure.by_block(z)))
-        local, log_det = self.center.value + self.unit.value * y, log_det + self._log_det(given)
+        z = jnp.exp(params.log_scale) * (self.structure.flat(blocks) + params.shift)
+        y = self.structure.flat(params.gaussian.color(self.structure.by_block(z)))
+        local, log_det = self.center.value + self.unit.value * y, log_det + self._log_det(params)
         if self.bounded:
             local, log_slope = to_logit(local, mask_of(self.bounded, len(local)))
             log_det += log_slope
         return local, log_det
 
-    def whiten(self, given: Given, local: Float[Array, " n"]) -> tuple[Float[Array, " n"], Float[Array, ""]]:
+    def whiten(
+        self, params: ConditionalParameters, local: Float[Array, " n"]
+    ) -> tuple[Float[Array, " n"], Float[Array, ""]]:
         """Map locals to values of the shapes; return them and log |dl/dvalue|."""
-        log_det = self._log_det(given)
+        log_det = self._log_det(params)
         if self.bounded:
             local, log_slope = from_logit(local, mask_of(self.bounded, len(local)))
             log_det += log_slope
         y = (local - self.center.value) / self.unit.value
-        z = self.structure.flat(given.gaussian.whiten(self.structure.by_block(y)))
-        value = jnp.exp(-given.log_scale) * z - given.shift
+        z = self.structure.flat(params.gaussian.whiten(self.structure.by_block(y)))
+        value = jnp.exp(-params.log_scale) * z - params.shift
         if self.curved is not None:
             blocks = self.curved.invert(self.structure.by_block(value))
             value, log_det = self.structure.flat(blocks), log_det + self.curved(blocks, self.structure.is_member)[1]
@@ -140,7 +144,7 @@ class Conditional(AbstractFreeShapes):
 
     def pull_back(
         self,
-        given: Callable[[Float[Array, " c"]], Given],
+        params: Callable[[Float[Array, " c"]], ConditionalParameters],
         g: Float[Array, " c"],
         local: Float[Array, " n"],
         value: Float[Array, " n"],
@@ -152,32 +156,32 @@ class Conditional(AbstractFreeShapes):
         vector-Jacobian product of W and the determinant gives its gradient in both g and l.
 
         Args:
-            given: what globals say of the locals, as a function of them.
+            params: the parameters of the locals as a function of the globals.
             g: the globals.
             local: the locals.
             value: values of the shapes.
             by_value: gradient of log f with respect to them.
         """
-        (_, log_det), pull = jax.vjp(lambda g, local: self.whiten(given(g), local), g, local)
+        (_, log_det), pull = jax.vjp(lambda g, local: self.whiten(params(g), local), g, local)
         return pull((by_value, -jnp.ones_like(log_det)))
 
     def recipe(self) -> dict[str, Any]:
-        """Describe what the structure does not tell."""
+        """Describe the views and the bounded locals, which are not part of the structure."""
         return {"views": [view.to_json() for view in self.atoms.value.views], "bounded": list(self.bounded)}
 
-    def _log_det(self, given: Given) -> Float[Array, ""]:
-        return given.gaussian.log_det() + jnp.sum(given.log_scale) + jnp.sum(jnp.log(self.unit.value))
+    def _log_det(self, params: ConditionalParameters) -> Float[Array, ""]:
+        return params.gaussian.log_det() + jnp.sum(params.log_scale) + jnp.sum(jnp.log(self.unit.value))
 
 
 class StructuredBernsteinFlow(AbstractScoredFlow):
-    """A `BernsteinFlow` of the globals, and locals that are a Gaussian given them, bent by Bernstein polynomials.
+    """A `BernsteinFlow` of the globals, and locals that are Gaussian given them, transformed by Bernstein polynomials.
 
-    Nothing here is quadratic in the number of locals. Noise and log-determinants are in the order of `Structure.order`;
-    x has the order of the target.
+    Memory and time are linear in the number of locals. The noise is in the order of `Structure.order`, x in the order
+    of the target.
     """
 
     leaders: BernsteinFlow
-    # A Conditional or a DenseConditional: what `given` returns is only for the same of them.
+    # A Conditional or a DenseConditional, whose parameters have different types.
     locals: Any
     structure: Structure = eqx.field(static=True)
     dim: int = eqx.field(static=True)
@@ -208,7 +212,7 @@ class StructuredBernsteinFlow(AbstractScoredFlow):
 
     @property
     def has_loops(self) -> bool:
-        """Whether blocks are drawn one after the other, or there is a dense one, whose score needs a loop."""
+        """Whether there is a chain, which is scanned, or a dense block, whose score needs a loop."""
         return self.structure.chained or isinstance(self.locals, DenseConditional)
 
     def sample_base(self, key: Key[Array, ""], num: int) -> Float[Array, "s p"]:
@@ -224,7 +228,7 @@ class StructuredBernsteinFlow(AbstractScoredFlow):
         first, rest = self._split(z)
         g, log_det = self.leaders.transform_and_log_det(first)
         shape = self.locals.shape(rest)
-        local, log_det_local = self.locals.color(self._given(g), shape.bent.value)
+        local, log_det_local = self.locals.color(self._parameters(g), shape.tailed.value)
         log_det = log_det + jnp.sum(shape.log_slope()) + log_det_local
         return jnp.concatenate([g, local])[self.structure.places], log_det
 
@@ -232,7 +236,7 @@ class StructuredBernsteinFlow(AbstractScoredFlow):
         """Map a parameter vector to its noise; return z and log |dz/dx|."""
         g, local = self._split(x[self.structure.order])
         z, _ = self.leaders.inverse_and_log_det(g)
-        value, _ = self.locals.whiten(self._given(g), local)
+        value, _ = self.locals.whiten(self._parameters(g), local)
         z = jnp.concatenate([z, self.locals.invert_shapes(value)])
         return z, -self.transform_and_log_det(z)[1]
 
@@ -243,11 +247,11 @@ class StructuredBernsteinFlow(AbstractScoredFlow):
     def transform_and_score(
         self, z: Float[Array, " p"]
     ) -> tuple[Float[Array, " p"], Float[Array, ""], Float[Array, " p"]]:
-        """Return x = T(z), log |dx/dz| and the score at x, of which x alone can be differentiated."""
+        """Return x = T(z), log |dx/dz| and the score at x; only x can be differentiated."""
         first, rest = self._split(z)
         g, log_det, score_g = self.leaders.transform_and_score(first)
         shape, slopes, value = self.locals.shape_and_slopes(rest)
-        local, log_det_local = self.locals.color(self._given(g), value)
+        local, log_det_local = self.locals.color(self._parameters(g), value)
         x = jnp.concatenate([g, local])[self.structure.places]
         log_slope = shape.log_slope()
         log_det = log_det + jnp.sum(log_slope) + log_det_local
@@ -256,7 +260,7 @@ class StructuredBernsteinFlow(AbstractScoredFlow):
         noise_score = jax.grad(self.base_log_prob)(z)[self.structure.num_leaders :]
         by_value = (noise_score - slopes.log_slope_by_z) * jnp.exp(-log_slope)
         fixed = constant(self)
-        by_g, by_local = fixed.locals.pull_back(fixed._given, g, local, value, by_value)
+        by_g, by_local = fixed.locals.pull_back(fixed._parameters, g, local, value, by_value)
         score = jnp.concatenate([score_g + by_g, by_local])
         return x, log_det, stop_gradient(score[self.structure.places])
 
@@ -279,8 +283,8 @@ class StructuredBernsteinFlow(AbstractScoredFlow):
     def _split(self, values: Float[Array, " p"]) -> tuple[Float[Array, " c"], Float[Array, " n"]]:
         return values[: self.structure.num_leaders], values[self.structure.num_leaders :]
 
-    def _given(self, g: Float[Array, " c"]) -> Any:
-        return self.locals.given(g, self._standardized(g))
+    def _parameters(self, g: Float[Array, " c"]) -> Any:
+        return self.locals.parameters(g, self._standardized(g))
 
     def _standardized(self, g: Float[Array, " c"]) -> Float[Array, " c"]:
         """Return the globals in units of the start."""

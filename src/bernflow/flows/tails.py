@@ -1,9 +1,9 @@
-"""Tails of their own weight: u -> sinh(d asinh(u)) / d * exp(h u^2 / 2), with one d and one h for each side.
+"""Tails of learned weight: u -> sinh(d asinh(u)) / d * exp(h u^2 / 2), with one d and one h for each side.
 
-It is the identity for d = 1 and h = 0, and nearly so around zero. The first factor grows like |u|^d: normal noise gets
-tails that fall like exp(-|x|^(2 / d)) up to constants, exponential ones for d = 2. The second (Tukey's) makes them fall
-like a power, those of a Student-t with 1 / h degrees of freedom. Few numbers per side are learned from all draws of
-their side, where the outermost coefficients of a polynomial are learned from the few draws that reach them.
+The map is the identity for d = 1 and h = 0, and nearly so around zero. The first factor grows like |u|^d: normal noise
+gets tails that decay like exp(-|x|^(2 / d)) up to constants, exponential for d = 2. The second factor (Tukey's h) gives
+power-law tails, those of a Student-t with 1 / h degrees of freedom. All draws on one side inform its two weights,
+whereas only the few draws that reach them inform the outermost coefficients of a polynomial.
 """
 
 from typing import Any, NamedTuple
@@ -21,27 +21,27 @@ NUM_WEIGHTS = 4
 MAX_LOG_WEIGHT = 1.5
 # h stays below this: tails like those of 1.4 degrees of freedom.
 MAX_POWER = 0.7
-# h is so many times its raw value: it is learned slowly, after the bulk. Far from the posterior heavy tails are an easy
-# way to more entropy, out of which a fit by plain gradients does not find back.
+# h is this multiple of its raw value, so that it is learned slowly, after the bulk. Far from the posterior, heavy tails
+# easily increase the entropy, and a fit by plain gradients does not recover from that.
 POWER_UNIT = 0.2
-# Beyond, where no draw of normal noise lies, u^2 / 2 goes on as a logarithm: Tukey's factor is a power of u there
-# instead of overflowing.
+# Beyond this value, which normal noise practically never reaches, u^2 / 2 continues as a logarithm, so that Tukey's
+# factor is a power of u and does not overflow.
 SQUARE_UNTIL = 8.0
 
 
 def raw_powers(powers: Float[Any, "... 2"]) -> Float[Array, "... 4"]:
-    """Return the raw weights of which h is 1 / (degrees of freedom) on the left and on the right, and d is 1."""
+    """Return raw weights with d = 1 and the given h (1 / degrees of freedom) of the left and the right side."""
     return jnp.concatenate([jnp.zeros_like(powers), jnp.clip(powers, 0.0, MAX_POWER) / POWER_UNIT], -1)
 
 
-class Bent(NamedTuple):
-    """A bent value and its derivatives.
+class TailOutput(NamedTuple):
+    """The transformed value and its derivatives.
 
     Attributes:
-        value: the bent value.
+        value: the transformed value.
         log_slope: log of its derivative with respect to u.
         log_slope_by_u: derivative of that log.
-        by_tails: derivative of the value with respect to the raw weights; None without any.
+        by_tails: derivative of the value with respect to the raw weights; None without tails.
     """
 
     value: Float[Array, "..."]
@@ -50,8 +50,8 @@ class Bent(NamedTuple):
     by_tails: Float[Array, "... 4"] | None
 
 
-def bend(tails: Float[Array, "... 4"], u: Float[Array, "..."]) -> Bent:
-    """Bend values; `tails` holds the raw weights of their dimensions."""
+def apply_tails(tails: Float[Array, "... 4"], u: Float[Array, "..."]) -> TailOutput:
+    """Transform values; `tails` holds the raw weights of their dimensions."""
     weight, power = _weights(tails, u)
     straight = jnp.arcsinh(u)
     angle = weight * straight
@@ -75,7 +75,7 @@ def bend(tails: Float[Array, "... 4"], u: Float[Array, "..."]) -> Bent:
     by_weight = (slope * root * straight - value) * _weight_by_raw(tails, u)
     by_power = POWER_UNIT * half_square * value
     left, right = u < 0.0, u >= 0.0
-    return Bent(
+    return TailOutput(
         value,
         exponent + log_slope + jnp.log(lift),
         force + by_u + (force_by_u * ratio + force * (1.0 - ratio * by_u)) / lift,
@@ -83,31 +83,31 @@ def bend(tails: Float[Array, "... 4"], u: Float[Array, "..."]) -> Bent:
     )
 
 
-def unbend(tails: Float[Array, "... 4"], v: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Invert `bend`, by Newton steps for asinh(v) as a function of asinh(u), which is nearly straight far out.
+def invert_tails(tails: Float[Array, "... 4"], v: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Invert `apply_tails`, by Newton steps for asinh(v) as a function of asinh(u), which is nearly linear far out.
 
-    Without a power there is a closed form.
+    For h = 0 there is a closed form.
     """
     weight, power = _weights(tails, v)
-    # Tukey's factor is at least 1: without it the way would be the longest.
-    longest = jnp.arcsinh(weight * v) / weight
+    # Tukey's factor is at least 1, so the solution without it is an upper bound.
+    bound = jnp.arcsinh(weight * v) / weight
     goal = jnp.abs(jnp.arcsinh(v))
-    found = invert_increasing(_reached, (tails, jnp.sign(v)), goal, jnp.abs(longest), jnp.abs(longest))
-    return jnp.sinh(jnp.where(power > 0.0, jnp.copysign(found, v), longest))
+    found = invert_increasing(_forward_angle, (tails, jnp.sign(v)), goal, jnp.abs(bound), jnp.abs(bound))
+    return jnp.sinh(jnp.where(power > 0.0, jnp.copysign(found, v), bound))
 
 
-def _reached(of: tuple[Array, Array], angle: Float[Array, "..."]) -> tuple[Array, Array]:
-    """Return |asinh(v)| where |asinh(u)| is the angle, and its slope, on one side of given tails."""
+def _forward_angle(of: tuple[Array, Array], angle: Float[Array, "..."]) -> tuple[Array, Array]:
+    """Return |asinh(v)| at |asinh(u)| = angle, and its slope, for the tail on one side."""
     tails, side = of
-    bent = bend(tails, jnp.copysign(jnp.sinh(angle), side))
-    slope = jnp.exp(bent.log_slope) * jnp.cosh(angle) * jax.lax.rsqrt(1.0 + bent.value**2)
-    return jnp.abs(jnp.arcsinh(bent.value)), slope
+    tailed = apply_tails(tails, jnp.copysign(jnp.sinh(angle), side))
+    slope = jnp.exp(tailed.log_slope) * jnp.cosh(angle) * jax.lax.rsqrt(1.0 + tailed.value**2)
+    return jnp.abs(jnp.arcsinh(tailed.value)), slope
 
 
 def _weights(tails: Array, side: Array) -> tuple[Array, Array]:
-    """Return d and h of the side that a value is on."""
+    """Return d and h of the side on which a value lies."""
     raw_power = POWER_UNIT * jnp.where(side < 0.0, tails[..., 2], tails[..., 3])
-    # The gradient passes where h is cut off: else a dimension whose h was pushed to zero could never leave it.
+    # The gradient passes through the clipping; otherwise a dimension with h = 0 could never leave it.
     power = raw_power + stop_gradient(jnp.clip(raw_power, 0.0, MAX_POWER) - raw_power)
     return jnp.exp(MAX_LOG_WEIGHT * jnp.tanh(_raw_weight(tails, side) / MAX_LOG_WEIGHT)), power
 

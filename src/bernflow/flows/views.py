@@ -1,8 +1,8 @@
-"""Views of the globals: coordinates in which what a model does with them is a product of simple functions.
+"""Views of the globals: coordinates in which a model is a product of simple functions of the globals.
 
-A scale on the half line is exp(g), whose powers are exponentials of g. On another support it is not: powers of sigma =
-100 / (1 + exp(-g)) are exponentials of log sigma, which is a view of g. A flow knows no model: a view is a kind, the
-globals that it takes, and two numbers.
+A scale on the half line is exp(g), so its powers are exponentials of g. On another support, such as sigma = 100 / (1 +
+exp(-g)), the powers of sigma are exponentials of log sigma, which is a view of g. Because flows do not depend on
+models, a view is stored as a kind, the globals that it takes, and two numbers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ import numpy as np
 
 from bernflow.errors import FileFormatError
 
-# Globals are bounded by this, so that no exponential of them overflows: 0 * inf would not be 0 in a gradient.
+# Bound on the globals, so that their exponentials do not overflow: 0 * inf would make a gradient NaN.
 MAX_VALUE = 80.0
 
 
@@ -23,10 +23,10 @@ class View:
     """A function of one or several globals.
 
     Attributes:
-        kind: one of `KINDS`.
-        members: the places of its globals among all of them.
-        low: lower bound, where the kind has one; for parts of a simplex, the number of its unconstrained values.
-        high: upper bound, where the kind has one.
+        kind: a key of `KINDS`.
+        members: the indices of its globals.
+        low: lower bound, if the kind has one; for parts of a simplex, the number of its unconstrained values.
+        high: upper bound, if the kind has one.
 
     Example:
         >>> log_scale = View("log-interval", (1,), 0.0, 100.0)
@@ -45,17 +45,17 @@ class View:
         return KINDS[self.kind](xp, own if self.kind in LINEAR else xp.clip(own, -MAX_VALUE, MAX_VALUE), self)
 
     def to_json(self) -> list[Any]:
-        """Describe it by plain values."""
+        """Describe the view by JSON values."""
         return [self.kind, list(self.members), self.low, self.high]
 
 
 def plain_views(num: int) -> tuple[View, ...]:
-    """Return the globals as they are."""
+    """Return one identity view per global."""
     return tuple(View("identity", (i,)) for i in range(num))
 
 
 def views_from_json(values: Mapping[str, Any], num: int) -> tuple[View, ...]:
-    """Read the views of so many globals from a file; where it has none, they are the globals as they are."""
+    """Read the views of `num` globals from a file; files without views have identity views."""
     if "views" not in values:
         return plain_views(num)
     views = tuple(View(str(k), tuple(map(int, own)), float(low), float(high)) for k, own, low, high in values["views"])
@@ -77,7 +77,7 @@ def _log_sum(xp: Any, values: Any) -> Any:
 
 
 def _log_softplus(xp: Any, g: Any, view: View) -> Any:
-    # Far below zero softplus(g) is exp(g), of which the logarithm keeps its digits.
+    # Far below zero softplus(g) is exp(g), and its logarithm g keeps its precision.
     return xp.where(g[..., 0] < -30.0, g[..., 0], xp.log(xp.logaddexp(0.0, xp.maximum(g[..., 0], -30.0))))
 
 
@@ -88,7 +88,7 @@ def _log_interval(xp: Any, g: Any, view: View) -> Any:
 
 
 def _log_of_simplex(xp: Any, g: Any, view: View, is_last: bool) -> Any:
-    """Return the logarithm of a part of a simplex that is broken off a stick, or of what is left of the stick."""
+    """Return the log of a component of a simplex by stick breaking, or of the remaining stick (the last component)."""
     moved = g - np.log(view.low - np.arange(g.shape[-1]))
     left = moved if is_last else moved[..., :-1]
     rest = -xp.sum(xp.logaddexp(0.0, left), -1)
@@ -99,7 +99,7 @@ def _log_of_simplex(xp: Any, g: Any, view: View, is_last: bool) -> Any:
 LINEAR = ("identity", "half")
 KINDS: dict[str, Callable[[Any, Any, View], Any]] = {
     "identity": lambda xp, g, view: g[..., 0],
-    # Of a value on any interval, tanh(g / 2) is linear in it.
+    # For a value on an interval, tanh(g / 2) is linear in the value.
     "half": lambda xp, g, view: 0.5 * g[..., 0],
     "log-above": lambda xp, g, view: xp.logaddexp(np.log(view.low), g[..., 0]),
     "log-interval": _log_interval,

@@ -1,4 +1,4 @@
-"""The Bernstein flow for many dimensions: a few of them lead, the others follow, one outer map mixes all."""
+"""The Bernstein flow for many dimensions: a few leading ones, others that depend on them, and one outer map."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ class Followers(AbstractFreeShapes):
 
         y_j = exp(r_j + R(y_c)_j + (Q h)_j) (H_j(f_j(t_j)) + (S y_c)_j + (U h)_j),   h = hidden(z_c)
 
-    The shape f_j is the same for all values of the context; location and scale are not.
+    The shape f_j does not depend on the context; location and scale do.
     """
 
     inner_log_scale: Float[Array, " n"]
@@ -63,13 +63,13 @@ class Followers(AbstractFreeShapes):
 
 
 class WideBernsteinFlow(AbstractScoredFlow):
-    """A `BernsteinFlow` of the first dimensions, where the scales of a hierarchy come first, and its `Followers`.
+    """A `BernsteinFlow` of the first dimensions, among them the scales of a hierarchy, and their `Followers`.
 
-    The score costs a multiple of p (c + M + h) per draw, c the size of the context, instead of p^2 (p + h); only the
-    outer affine map, which all draws share, may be quadratic in p. A new flow is that map of standard normal noise.
+    The score costs O(p (c + M + h)) per draw, with c the size of the context, instead of O(p^2 (p + h)); only the outer
+    affine map, which all draws share, may be quadratic in p. A new flow is that map of standard normal noise.
 
-    The followers may be the coordinates along other axes than those of the outer map: where their covariance depends on
-    the leaders, scales follow it along axes that it does not turn.
+    With a rotation, the followers are coordinates along other axes than those of the outer map, chosen so that the
+    leaders change their scales and not their axes.
     """
 
     leaders: BernsteinFlow
@@ -92,7 +92,8 @@ class WideBernsteinFlow(AbstractScoredFlow):
     ):
         self.dim = outer.start_loc.shape[0]
         leader_key, follower_key = jax.random.split(key)
-        # The outer map scales and shifts the leaders, too; theirs is there because every Bernstein flow has one.
+        # The outer map also scales and shifts the leaders; every Bernstein flow has an outer map, so theirs is the
+        # identity.
         unit = DiagonalAffine(jnp.zeros(context), jnp.ones(context))
         self.leaders = BernsteinFlow(leader_key, unit, order=order, width=width, noise=noise)
         self.followers = Followers(follower_key, self.dim - context, context, order=order, width=width, noise=noise)
@@ -110,7 +111,7 @@ class WideBernsteinFlow(AbstractScoredFlow):
         return eqx.tree_at(lambda flow: flow.rotation, self, jnp.asarray(rotation), is_leaf=lambda node: node is None)
 
     def with_powers(self, powers: Float[Any, "*r p 2"]) -> "WideBernsteinFlow":
-        """Return the flow, or stacked flows, with tails that fall like powers."""
+        """Return the flow, or stacked flows, with power-law tails."""
         leading, following = powers[..., : self.context, :], powers[..., self.context :, :]
         flow = eqx.tree_at(lambda flow: flow.leaders, self, self.leaders.with_powers(leading))
         if self.leaders.noise != "normal":
@@ -131,8 +132,8 @@ class WideBernsteinFlow(AbstractScoredFlow):
         y, log_det = self.leaders.transform_and_log_det(first)
         shift, log_scale = self.followers.conditioned(self.followers.hidden(first), y)
         shape = self.followers.shape(rest)
-        following = jnp.exp(log_scale) * (shape.bent.value + shift)
-        w, outer_log_det = self.outer.transform_and_log_det(jnp.concatenate([y, self._turned(following)]))
+        following = jnp.exp(log_scale) * (shape.tailed.value + shift)
+        w, outer_log_det = self.outer.transform_and_log_det(jnp.concatenate([y, self._rotated(following)]))
         x, marginal_log_slope = self.marginals.transform_and_log_slope(w)
         return x, log_det + outer_log_det + jnp.sum(shape.log_slope() + log_scale) + jnp.sum(marginal_log_slope)
 
@@ -153,42 +154,42 @@ class WideBernsteinFlow(AbstractScoredFlow):
     def transform_and_score(
         self, z: Float[Array, " p"]
     ) -> tuple[Float[Array, " p"], Float[Array, ""], Float[Array, " p"]]:
-        """Return x = T(z), log |dx/dz| and the score at x, of which x alone can be differentiated.
+        """Return x = T(z), log |dx/dz| and the score at x; only x can be differentiated.
 
-        In blocks of leaders and followers dy/dz = [[J, 0], [B, D]] with D diagonal and B = W J + V dh/dz, so that
-        its transposed inverse applied to (a, b) is (J^-T (a - (dh/dz)^T V^T u) - W^T u, u) with u = b / D. The log
-        scales r of the followers depend on the leaders in the same way, so that their gradient joins V^T u and W^T u.
+        In blocks of leaders and followers, dy/dz = [[J, 0], [B, D]] with D diagonal and B = W J + V dh/dz. Its
+        transposed inverse applied to (a, b) is (J^-T (a - (dh/dz)^T V^T u) - W^T u, u) with u = b / D. The log scales r
+        of the followers depend on the leaders in the same way; their gradient is added to V^T u and W^T u.
         """
         first, rest = z[: self.context], z[self.context :]
-        way, slopes = self.leaders.follow_told(first)
-        y, log_det = self.leaders.arrive(way)
+        state, slopes = self.leaders.forward_with_derivatives(first)
+        y, log_det = self.leaders.apply_outer(state)
         hidden = self.followers.hidden(first)
         shift, log_scale = self.followers.conditioned(hidden, y)
         shape, shape_slopes, value = self.followers.shape_and_slopes(rest)
         following = jnp.exp(log_scale) * (value + shift)
-        w, outer_log_det = self.outer.transform_and_log_det(jnp.concatenate([y, self._turned(following)]))
-        x, marginal_log_slope, marginal_by_w = self.marginals.transform_told(w)
+        w, outer_log_det = self.outer.transform_and_log_det(jnp.concatenate([y, self._rotated(following)]))
+        x, marginal_log_slope, marginal_by_w = self.marginals.transform_with_derivatives(w)
         log_slope = shape.log_slope() + log_scale
         log_det = log_det + outer_log_det + jnp.sum(log_slope) + jnp.sum(marginal_log_slope)
 
         fixed = constant(self)
-        way, y, log_slope, following = stop_gradient((way, y, log_slope, following))
+        state, y, log_slope, following = stop_gradient((state, y, log_slope, following))
         noise_score = jax.grad(self.base_log_prob)(z)
         u = (noise_score[self.context :] - shape_slopes.log_slope_by_z) * jnp.exp(-log_slope)
-        # What moves a follower and the log of its slope: the shift by its scale, the log-scale by its value.
+        # Effects on a follower and the log of its slope: of the shift, and of the log-scale.
         by_shift = jnp.exp(stop_gradient(log_scale)) * u
         by_scale = following * u + 1.0
         by_hidden = by_shift @ fixed.followers.out[0] + by_scale @ fixed.followers.out[1]
         _, pull = jax.vjp(fixed.followers.hidden, first)
-        jacobian, log_det_gradient = fixed.leaders.derivatives_of_y(way, slopes)
+        jacobian, log_det_gradient = fixed.leaders.derivatives_of_y(state, slopes)
         gradient = noise_score[: self.context] - log_det_gradient - pull(by_hidden)[0]
         skip_shift, skip_scale = fixed.followers.skip.slopes(y)
         leading = fixed.leaders.pull_back(jacobian, gradient) - by_shift @ skip_shift - by_scale @ skip_scale
-        score_w = fixed.outer.pull_back(jnp.concatenate([leading, self._turned(u)]))
+        score_w = fixed.outer.pull_back(jnp.concatenate([leading, self._rotated(u)]))
         return x, log_det, (score_w - marginal_by_w) * jnp.exp(-marginal_log_slope)
 
-    def _turned(self, v: Float[Array, " n"]) -> Float[Array, " n"]:
-        """Turn coordinates of the followers, or a covector, to the axes of the outer map."""
+    def _rotated(self, v: Float[Array, " n"]) -> Float[Array, " n"]:
+        """Rotate coordinates of the followers, or a covector, to the axes of the outer map."""
         return v if self.rotation is None else stop_gradient(self.rotation) @ v
 
     def recipe(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Many independent fits, in this process or on the workers of any executor."""
+"""Many independent fits, in this process or on the workers of an executor."""
 
 from bernflow.many.api import FitResult, map_fits
 

@@ -1,4 +1,4 @@
-"""`map_fits`: one function, many cases, any executor; results as they end, and what is kept is not done again."""
+"""`map_fits`: apply a function to many cases on any executor, with results cached in a folder."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
@@ -9,7 +9,7 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from bernflow.errors import ArgumentError
-from bernflow.many.kept import Kept
+from bernflow.many.kept import ResultFolder
 from bernflow.many.pool import Failure, Pool
 from bernflow.posterior import Posterior
 from bernflow.watched import is_watched
@@ -17,13 +17,13 @@ from bernflow.watched import is_watched
 
 @dataclass(frozen=True)
 class FitResult:
-    """How one of many fits ended.
+    """The result of one of many fits.
 
     Attributes:
-        name: name of the case, or its number as text.
-        value: what the function returned; None if it failed.
-        error: why there is no value; None if there is one.
-        traceback: where the function failed, as text; empty if its worker was lost.
+        name: name of the case, or its number as a string.
+        value: the return value of the function; None if it failed.
+        error: the error message, or None.
+        traceback: the traceback of the error; empty if the worker was lost.
 
     Example:
         >>> bf.map_fits(lambda y: bf.fit(model, y, steps=50, progress=False), [y], progress=False)
@@ -44,10 +44,10 @@ class FitResult:
 
     @property
     def posterior(self) -> Posterior:
-        """The posterior, if the function returned one.
+        """The posterior that the function returned.
 
         Raises:
-            ArgumentError: if the fit failed, or the function returned something else.
+            ArgumentError: if the fit failed or the function returned something else.
         """
         if not isinstance(self.value, Posterior):
             why = self.error or f"the function returned a {type(self.value).__name__}"
@@ -63,19 +63,19 @@ def map_fits(
     folder: str | PathLike | None = None,
     progress: bool = True,
 ) -> Iterator[FitResult]:
-    """Call a function that fits once for every case, and yield the results as they end.
+    """Call a function for every case, and yield the results as they are completed.
 
-    A case that raises, or whose worker is killed, costs this one result, which says why; the others go on.
+    If a case raises an error or its worker is killed, its result contains the error; other cases continue.
 
     Args:
-        function: takes a case and returns a posterior, or a dict of numbers, texts, lists and arrays with what is
-            wanted of it. With processes it must be a function of a module, which workers can import.
+        function: takes a case and returns a posterior, or a dict of numbers, strings, lists and arrays. With processes
+            it must be a module-level function that workers can import.
         cases: arguments of the function, by name; a list is numbered from 0.
-        executor: a `concurrent.futures.Executor`, or anything with such a `submit`: a process pool, the executor of a
-            Dask client, of Ray, or of submitit for Slurm. It stays open. None: one case after the other, here.
-        folder: keeps every result in a file; a call with the same function and cases then does only what is missing,
-            failed cases included. Results of another function, or of a changed case, are refused. A posterior comes
-            back without its model, see `bernflow.load`; where it cannot do without, return a dict.
+        executor: a `concurrent.futures.Executor`, or any object with such a `submit`: a process pool, the executor of a
+            Dask client, of Ray, or of submitit for Slurm. It is not shut down. None runs the cases sequentially here.
+        folder: cache every result in a file; a later call with the same function and cases computes only missing and
+            failed ones. Results of another function, or of a changed case, raise an error. A cached posterior has no
+            model, see `bernflow.load`; if it needs its model, return a dict.
         progress: show a progress bar, in terminals and notebooks.
 
     Example:
@@ -99,13 +99,13 @@ def map_fits(
     named = dict(cases) if isinstance(cases, Mapping) else {str(i): case for i, case in enumerate(cases)}
     wrong = [name for name in named if not isinstance(name, str)]
     if wrong:
-        raise ArgumentError(f"map_fits: the case {wrong[0]!r} has no text as its name: expected names such as 'wide'.")
-    kept = None if folder is None else Kept(folder, function, named)
+        raise ArgumentError(f"map_fits: the name {wrong[0]!r} of a case is not a string: expected one such as 'wide'.")
+    kept = None if folder is None else ResultFolder(folder, function, named)
     return _results(function, named, executor, kept, progress)
 
 
 def _results(
-    function: Callable, cases: dict[str, Any], executor: Executor | None, kept: Kept | None, progress: bool
+    function: Callable, cases: dict[str, Any], executor: Executor | None, kept: ResultFolder | None, progress: bool
 ) -> Iterator[FitResult]:
     with tqdm(
         total=len(cases), desc="bernflow", unit="fit", disable=not (progress and is_watched()), dynamic_ncols=True

@@ -1,4 +1,4 @@
-"""Results of many fits in a folder: one file each, with what it depends on."""
+"""Results of many fits in a folder: one file each, with a fingerprint of its inputs."""
 
 import re
 import warnings
@@ -21,12 +21,12 @@ POSTERIOR, VALUES, NOTE = "bernflow", "npz", "json"
 MAX_NAME = 100
 
 
-class Kept:
+class ResultFolder:
     """A folder of results.
 
     Args:
-        folder: created if need be.
-        function: what makes them.
+        folder: the folder, which is created if needed.
+        function: the function that computes the results.
         cases: its arguments by name.
     """
 
@@ -40,7 +40,7 @@ class Kept:
         self._warned = False
 
     def load(self, name: str) -> Any:
-        """Return a result, or None where there is none that is whole."""
+        """Return a result, or None if it is missing or damaged."""
         note = self._path(name, NOTE)
         if not note.exists():
             return None
@@ -56,7 +56,7 @@ class Kept:
         if identity != self._identities[name]:
             raise ArgumentError(
                 f"folder: {note} belongs to another function or another case {name!r}: expected the same as now. "
-                "Choose another folder, or delete that file to make it anew."
+                "Choose another folder, or delete that file to compute it again."
             )
         try:
             if whole:
@@ -67,21 +67,21 @@ class Kept:
         return None
 
     def save(self, name: str, value: Any) -> None:
-        """Keep a result; what cannot be kept is said once."""
+        """Save a result; warn once about results that cannot be saved."""
         is_posterior = isinstance(value, Posterior)
         path = self._path(name, POSTERIOR if is_posterior else VALUES)
         try:
             if is_posterior:
                 value.save(path)
-                load(path)  # some posteriors cannot do without their model
+                load(path)  # some posteriors cannot be loaded without their model
             else:
                 write_container(path, KIND, *_split(name, value))
         except BernflowError as error:
             path.unlink(missing_ok=True)
             if not self._warned:
                 warnings.warn(
-                    f"bernflow: the result of {name!r} is not kept ({error}); another call makes it again. Return a "
-                    "dict of numbers, texts and arrays instead.",
+                    f"bernflow: the result of {name!r} is not saved ({error}); another call computes it again. Return "
+                    "a dict of numbers, strings and arrays instead.",
                     UserWarning,
                     stacklevel=3,
                 )
@@ -103,18 +103,18 @@ class Kept:
         return self._folder / f"{self._files[name]}.{ending}"
 
     def _distrust(self, path: Path, why: str) -> None:
-        warnings.warn(f"bernflow: {path} cannot be used ({why}): it is made again.", UserWarning, stacklevel=4)
+        warnings.warn(f"bernflow: {path} cannot be used ({why}): it is computed again.", UserWarning, stacklevel=4)
 
 
 def _file_name(name: str) -> str:
-    """Return a name that every disk takes; of names with odd letters, the checksum tells them apart."""
+    """Return a portable file name; names with special characters are made unique by a checksum."""
     if re.fullmatch(r"[a-z0-9_-]+", name) and len(name) <= MAX_NAME:
         return name
     return f"{re.sub(r'[^A-Za-z0-9_-]', '_', name)[:40]}~{fingerprint(name)[:16]}"
 
 
 def _split(name: str, value: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Split a dict into plain values and arrays."""
+    """Split a dict into JSON values and arrays."""
     if not isinstance(value, Mapping):
         raise FileFormatError(f"it is a {type(value).__name__}, expected a posterior or a dict")
     found = {key: np.asarray(part) for key, part in value.items() if hasattr(part, "__array__")}

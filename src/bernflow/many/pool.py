@@ -1,4 +1,4 @@
-"""Cases on the workers of an executor: what they return, and what became of those that were lost."""
+"""Execution of cases on an executor, with recovery from lost workers."""
 
 import os
 import threading
@@ -12,8 +12,8 @@ from bernflow.errors import ModelError
 from bernflow.models.base import AbstractMappedModel
 from bernflow.posterior import Posterior
 
-# Seconds between two looks at futures that do not say when they are done.
-PATIENCE = 0.5
+# Polling interval in seconds for futures without callbacks.
+POLL_INTERVAL = 0.5
 
 
 class Failure(NamedTuple):
@@ -26,12 +26,12 @@ class Failure(NamedTuple):
 class Pool:
     """Runs a function on an executor.
 
-    A process pool breaks as a whole when one of its processes is killed, and does not say which case it had. So it gets
-    no more cases at once than it has processes; those of a broken pool are repeated, each alone in a new one, and only
-    what breaks that again has failed.
+    A process pool breaks as a whole when one of its processes is killed, and does not report the case that the process
+    was running. So a pool gets at most as many cases at a time as it has processes. The cases of a broken pool are
+    repeated, each alone in a new pool, and only those that break it again have failed.
 
     Args:
-        executor: whose `submit` is called; None: call the function here.
+        executor: the executor; None calls the function in this process.
         function: takes a case.
     """
 
@@ -39,7 +39,7 @@ class Pool:
         self._executor, self._function = executor, function
 
     def run(self, cases: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-        """Yield names with results or failures, as they end."""
+        """Yield names with results or failures, as they are completed."""
         if self._executor is None:
             yield from ((name, _work(self._function, case, os.getpid())) for name, case in cases.items())
             return
@@ -47,7 +47,7 @@ class Pool:
         with ExitStack() as stack:
             executor = self._executor
             while waiting or alone:
-                # One suspect at a time; the others wait for it.
+                # Repeat one suspect at a time; other cases wait.
                 batch, quarantined = ([alone.pop()], True) if alone else (waiting, False)
                 lost: list[str] = []
                 for name, outcome in self._submit(executor, batch, cases):
@@ -68,7 +68,7 @@ class Pool:
                     executor = stack.enter_context(fresh)
 
     def _submit(self, executor: Any, waiting: list[str], cases: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-        """Submit cases, and take them off the list; end with the list, or when the executor is broken."""
+        """Submit cases and remove them from the list, until the list is empty or the executor is broken."""
         room = getattr(executor, "_max_workers", None) if isinstance(executor, ProcessPoolExecutor) else None
         ended, pending, broken = threading.Event(), dict[Any, str](), False
         try:
@@ -93,16 +93,16 @@ class Pool:
                 future.cancel()
 
     def _wait(self, ended: threading.Event) -> list[Any]:
-        ended.wait(PATIENCE)
+        ended.wait(POLL_INTERVAL)
         ended.clear()
         return []
 
 
-LOST = "its worker ended before it did: it was killed, or the machine was out of memory"
+LOST = "its worker ended early: it was killed, or the machine was out of memory"
 
 
 def _another(executor: Any) -> ProcessPoolExecutor | None:
-    """Return a new process pool like one that is broken; None for other executors, which go on by themselves."""
+    """Return a new process pool like a broken one; None for other executors, which recover by themselves."""
     if type(executor) is not ProcessPoolExecutor:
         return None
     return ProcessPoolExecutor(
@@ -118,18 +118,18 @@ def _outcome(future: Any) -> Any:
         return future.result()
     except BrokenExecutor as error:
         return error
-    except Exception as error:  # what an executor says of a worker that it lost, or of what it could not send
+    except Exception as error:  # the executor lost a worker, or could not pickle a value
         return Failure(f"{type(error).__name__}: {error}")
 
 
 def _work(function: Callable[[Any], Any], case: Any, owner: int) -> Any:
-    """Call the function in a worker; what it raises may be of a kind that cannot travel."""
+    """Call the function in a worker, and convert errors, which may not be picklable, to a `Failure`."""
     try:
         value = function(case)
         if os.getpid() != owner and isinstance(value, Posterior) and isinstance(value.model, AbstractMappedModel):
             raise ModelError(
-                f"The posterior of a {type(value.model).__name__} cannot leave its process: return a dict of what is "
-                "wanted of it, such as {'draws': post.draws()['mu'], 'verdict': post.diagnostics.verdict}."
+                f"The posterior of a {type(value.model).__name__} cannot be sent between processes: return a dict of "
+                "results, such as {'draws': post.draws()['mu'], 'verdict': post.diagnostics.verdict}."
             )
         return value
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Front ends: whatever a user calls a model becomes an `AbstractModel`."""
+"""Front ends: every supported kind of model is converted to an `AbstractModel`."""
 
 from bernflow.models.base import AbstractModel, Site
 from bernflow.models.convert import as_model

@@ -1,4 +1,4 @@
-"""Columns of tables and lists of numbers as arrays: what JAX does not take, and users have."""
+"""Conversion of data frames, columns and lists of numbers to arrays."""
 
 from collections.abc import Callable
 from numbers import Number
@@ -9,7 +9,7 @@ import numpy as np
 
 from bernflow.errors import ModelError
 
-# A list of at most so many whole numbers may be the shape of something, and is first left as it is.
+# A list of at most this many integers may be a shape, so it is not converted at first.
 MAX_SIZES = 32
 # What JAX raises where pandas or NumPy is handed a traced array.
 TRACER_ERRORS = (jax.errors.TracerArrayConversionError, jax.errors.TracerBoolConversionError)
@@ -19,16 +19,16 @@ Tables = Literal["columns", "matrix", "given"]
 
 
 def with_arrays(build: Callable[[Any], Result], arguments: Any, *, as_given: bool = True) -> Result:
-    """Build something from a user's arguments, with columns and lists of numbers as arrays where it takes no others.
+    """Build a model from the user's arguments, with columns and lists of numbers converted to arrays.
 
-    A short list of whole numbers may be the widths of layers: it stays one unless the function refuses it. A table is
-    the dict of its columns, or its matrix where the function refuses that. What the function does not take as arrays,
-    such as a data frame whose columns it reads as attributes, it gets as given.
+    A short list of integers, such as the widths of layers, is converted only if `build` fails otherwise. A data frame
+    becomes the dict of its columns, or a matrix if `build` refuses the dict. If `build` also fails with arrays, for
+    example because it reads the columns of a data frame as attributes, it gets the arguments unchanged.
 
     Args:
-        build: what is called with the arguments; a reading that it refuses with a `ModelError` is not the right one.
+        build: called with the arguments; it raises a `ModelError` if they are not converted as it needs them.
         arguments: any nesting of dicts, lists and tuples.
-        as_given: try the arguments as they are, too.
+        as_given: also try the arguments unchanged.
     """
     readings = [as_arrays(arguments, sizes=False), as_arrays(arguments), as_arrays(arguments, tables="matrix")]
     readings += [as_arrays(arguments, tables="given"), arguments] if as_given else []
@@ -43,12 +43,12 @@ def with_arrays(build: Callable[[Any], Result], arguments: Any, *, as_given: boo
 
 
 def as_arrays(tree: Any, *, sizes: bool = True, tables: Tables = "columns") -> Any:
-    """Return a tree with columns of pandas, polars and others, and lists of numbers, as NumPy arrays.
+    """Convert data frame columns (pandas, polars, ...) and lists of numbers in a tree to NumPy arrays.
 
     Args:
         tree: any nesting of dicts, lists and tuples.
-        sizes: convert short lists of whole numbers, too.
-        tables: what tables become: the dict of their "columns", a "matrix", or what they are as "given".
+        sizes: also convert short lists of integers.
+        tables: convert data frames to the dict of their "columns" or to a "matrix", or leave them as "given".
 
     Example:
         >>> as_arrays([[0.5, 1.5], ["a", "b"]])
@@ -77,7 +77,7 @@ def _table(frame: Any, matrix: bool) -> Any:
 
 
 def is_frame(value: Any) -> bool:
-    """Tell whether something is a table of named columns, without importing the package that it comes from."""
+    """Tell whether something is a data frame, without importing its package."""
     return hasattr(value, "columns") and hasattr(value, "to_numpy") and hasattr(value, "__getitem__")
 
 
@@ -86,7 +86,7 @@ def _is_column(value: Any) -> bool:
 
 
 def _is_numbers(node: Any) -> bool:
-    """Tell whether a list holds numbers only, or lists of them of one length."""
+    """Tell whether a list contains only numbers, or only lists of numbers of equal length."""
     if not isinstance(node, list) or not node:
         return False
     if all(isinstance(value, Number | np.generic) for value in node):
@@ -106,7 +106,7 @@ def _array_of(node: list) -> Any:
 
 
 def _column(column: Any) -> Any:
-    """Return the numbers of a column, missing ones as NaN; a column of anything else stays as it is."""
+    """Return a numeric column as an array with NaN for missing values, and any other column unchanged."""
     values = column.to_numpy()
     if values.dtype.kind == "O" and _is_nullable(column):
         values = column.to_numpy(dtype=np.float64, na_value=np.nan)
@@ -114,7 +114,7 @@ def _column(column: Any) -> Any:
 
 
 def _is_nullable(column: Any) -> bool:
-    """Tell whether a column holds numbers, and objects only because some are missing (`Int64` of pandas)."""
+    """Tell whether a column of objects is numeric with missing values (`Int64` of pandas)."""
     kind = getattr(getattr(column, "dtype", None), "kind", "O")
     return kind in "biuf"
 
@@ -145,7 +145,7 @@ def has_frame(tree: Any) -> bool:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Tell whether two readings of the same arguments agree in kind, leaf by leaf."""
+    """Tell whether two conversions of the same arguments have the same structure and leaf types."""
     leaves, structure = jax.tree.flatten(one)
     others, other_structure = jax.tree.flatten(other)
     return str(structure) == str(other_structure) and all(

@@ -1,13 +1,13 @@
-"""Recognise what was handed to `fit` as a model."""
+"""Conversion of the user's model to an `AbstractModel`."""
 
 import os
 from collections.abc import Callable
 from typing import Any
 
 from bernflow.errors import ModelError
-from bernflow.models.bambi import is_bambi, pymc_model
 from bernflow.models.base import AbstractModel
 from bernflow.models.columns import with_arrays
+from bernflow.models.inputs import user_code
 from bernflow.models.numpyro import NumPyroModel, TrainedSitesError
 from bernflow.models.pymc import from_pymc, is_pymc
 from bernflow.models.subsampling import SubsampledModel
@@ -16,7 +16,7 @@ STAN = ("stan", "cmdstanpy", "bridgestan", "pystan", "httpstan")
 
 
 def as_model(model: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> AbstractModel:
-    """Turn a model of any accepted kind into an `AbstractModel`.
+    """Convert a model of any supported kind to an `AbstractModel`.
 
     Args:
         model: a bernflow model, a NumPyro model function, a PyMC model, or a Bambi model.
@@ -27,8 +27,8 @@ def as_model(model: Any, args: tuple = (), kwargs: dict[str, Any] | None = None)
         if args or kwargs:
             raise ModelError(
                 f"The {type(model).__name__} was given together with model arguments ({len(args)} positional, "
-                f"{len(kwargs or {})} by keyword): expected none, because it holds its data already. Leave them out, "
-                "or build the model with those data."
+                f"{len(kwargs or {})} by keyword): expected none, because it already contains its data. Leave them "
+                "out, or build the model with those data."
             )
         return model
     if isinstance(model, type) and issubclass(model, AbstractModel):
@@ -41,7 +41,7 @@ def as_model(model: Any, args: tuple = (), kwargs: dict[str, Any] | None = None)
                 f"The {kind} model was given together with model arguments ({len(args)} positional, "
                 f"{len(kwargs or {})} by keyword): expected none. {advice}"
             )
-        return from_pymc(pymc_model(model) if is_bambi(model) else model)
+        return from_pymc(_pymc_model(model) if is_bambi(model) else model)
     if is_function(model):
         return with_arrays(lambda given: _from_function(model, *given), (args, kwargs or {}))
     raise ModelError(
@@ -54,19 +54,32 @@ def _from_function(function: Callable, args: tuple, kwargs: dict[str, Any]) -> A
     try:
         return NumPyroModel(function, args, kwargs)
     except TrainedSitesError:
-        pass  # built below, so that its own errors do not show this one as their context
+        pass  # handled below, so that errors do not show this one as their context
     return SubsampledModel(function, args, kwargs)
 
 
+def is_bambi(model: Any) -> bool:
+    """Tell whether something is a Bambi model, without importing Bambi."""
+    return any(f"{kind.__module__}.{kind.__qualname__}" == "bambi.models.Model" for kind in type(model).__mro__)
+
+
+def _pymc_model(model: Any) -> Any:
+    """Return the PyMC model that Bambi builds from the formula and data, building it if needed."""
+    with user_code("The Bambi model, built for PyMC,"):
+        if not model.built:
+            model.build()
+        return model.backend.model
+
+
 def is_function(model: Any) -> bool:
-    """Tell whether something is taken for a NumPyro model function."""
+    """Tell whether something is treated as a NumPyro model function."""
     is_known = isinstance(model, type) or is_pymc(model) or is_bambi(model) or _is_foreign(model)
     return callable(model) and not is_known
 
 
 def _advice(model: Any) -> str:
     if isinstance(model, str | os.PathLike) or _root(model) in STAN:
-        return " A Stan program becomes a model by bf.from_stan(program, data=...)."
+        return " Convert a Stan program with bf.from_stan(program, data=...)."
     return ""
 
 

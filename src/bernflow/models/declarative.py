@@ -22,8 +22,8 @@ from bernflow.models.declared_inputs import (
     as_outcome,
     check_functions,
     check_shape,
+    check_unknown,
     network_parts,
-    refuse_unknown,
 )
 from bernflow.models.derived import check_derived, derive
 from bernflow.models.inputs import call, num_positional, unpack, user_code
@@ -43,16 +43,16 @@ class Model(AbstractJointModel):
     Args:
         prior: distributions by parameter name. A prior that depends on other parameters is a function of the
             dict of parameters; the order of the entries does not matter.
-        likelihood: `likelihood(theta, x)` returns the distribution of y; `x` may be left out.
+        likelihood: `likelihood(theta, x)` returns the distribution of y; `x` may be omitted.
         y: the observed data.
-        x: whatever else the likelihood needs: an array, or any nesting of arrays in dicts, lists and tuples.
+        x: other inputs of the likelihood: an array, or any nesting of arrays in dicts, lists and tuples.
         log_likelihood: instead of `likelihood`, `log_likelihood(theta, y, x)` returns the log likelihood of
             every data point, shape (N,). Such a model cannot predict.
         network: a network (equinox, flax.nnx) whose weights are trained and not inferred. The likelihood then takes its
-            output h, one row per observation, as a last argument: `likelihood(theta, x, h)`.
+            output h, one row per observation, as its last argument: `likelihood(theta, x, h)`.
         images: the inputs of the network, one row per observation.
-        derived: `derived(theta, x)` returns a dict of quantities that are computed from the parameters; `x` may be left
-            out. They stand beside the parameters in draws, tables, figures and saved files.
+        derived: `derived(theta, x)` returns a dict of quantities computed from the parameters; `x` may be omitted. They
+            are included in draws, tables, figures and saved files.
 
     Example:
         >>> import numpy as np, numpyro.distributions as dist
@@ -93,7 +93,7 @@ class Model(AbstractJointModel):
         derived: Callable | None = None,
         **unknown: Any,
     ):
-        refuse_unknown(unknown, ARGUMENTS)
+        check_unknown(unknown, ARGUMENTS)
         check_functions(likelihood, log_likelihood, y)
         self.prior = check_prior(prior, reserved=OBSERVED)
         self.likelihood = likelihood
@@ -139,11 +139,11 @@ class Model(AbstractJointModel):
         """Return None: the model carries no starting point."""
 
     def observed(self) -> Theta:
-        """Return y, if it was given."""
+        """Return y, if there is one."""
         return {} if self.y is None else {OBSERVED: jnp.asarray(self.y)}
 
     def with_observed(self, values: Theta) -> "Model":
-        """Return the model of another outcome, `{"y": ...}`, with the same covariates."""
+        """Return the model with another outcome, `{"y": ...}`, and the same covariates."""
         if self.y is None or set(values) != {OBSERVED} or jnp.shape(values[OBSERVED]) != self.y.shape:
             given = ", ".join(f"{name!r} of shape {jnp.shape(value)}" for name, value in values.items())
             own = "no outcome" if self.y is None else f"{OBSERVED!r} of shape {self.y.shape}"
@@ -155,7 +155,7 @@ class Model(AbstractJointModel):
         return {OBSERVED: self._points(theta)}
 
     def deterministic(self, theta: Theta) -> Theta:
-        """Evaluate what the function `derived` computes from the parameters."""
+        """Evaluate the function `derived`."""
         return derive(self.derived, theta, unpack(self.x))
 
     def num_rows(self) -> int:
@@ -165,7 +165,7 @@ class Model(AbstractJointModel):
         return self.total_rows
 
     def rows(self) -> PyTree:
-        """Return the outcome, the covariates with as many rows, and the inputs of the network."""
+        """Return the outcome, the covariates with one row per observation, and the inputs of the network."""
         return {"y": self.y, "x": self._split_covariates()[0], "images": self.images}
 
     def split_rows(self) -> tuple[PyTree, PyTree]:
@@ -174,13 +174,13 @@ class Model(AbstractJointModel):
         return (self.y, by_row, self.features), constant
 
     def with_rows(self, rows: PyTree, constant: PyTree, total: int, is_real: Any = None) -> "Model":
-        """Return the model with other rows, as `split_rows` gives them.
+        """Return the model with other rows, in the format of `split_rows`.
 
         Args:
-            rows: outcome, covariates with as many rows, and output of the network.
+            rows: outcome, covariates with one row per observation, and output of the network.
             constant: the other covariates.
-            total: number of rows that a batch counts for.
-            is_real: which of the rows count, for rows that were filled up; None for all.
+            total: total number of rows that the batch represents.
+            is_real: mask of the rows that are not padding; None if all are real.
         """
         new = copy.copy(self)
         y, by_row, features = rows
@@ -190,7 +190,7 @@ class Model(AbstractJointModel):
         return new
 
     def without_rows(self) -> "Model":
-        """Return the model less outcome, images and covariates with one row per observation."""
+        """Return the model without the outcome, the images and the covariates with one row per observation."""
         constants = self._split_covariates()[1]
         light = eqx.tree_at(lambda m: m.x, self, constants, is_leaf=_is_none)
         rows = (None, None, None, None)
@@ -203,7 +203,7 @@ class Model(AbstractJointModel):
     def log_density_of_batch(
         self, theta: Theta, weights: PyTree, state: PyTree, batch: PyTree, key: Key[Array, ""]
     ) -> tuple[Float[Array, ""], PyTree]:
-        """Estimate log prior + log likelihood from a batch of rows, whose likelihood counts N / B times."""
+        """Estimate log prior + log likelihood from a batch of B out of N rows."""
         h = None
         if self.network is not None:
             h, state = self.network.apply(weights, state, batch["images"], key, True)
@@ -219,17 +219,17 @@ class Model(AbstractJointModel):
             return self
         if self.images is None:
             raise ModelError(
-                "The model holds the output of its network and no images: expected the model as it was built."
+                "The model contains the output of its network but no images: expected the model as it was built."
             )
         network = self.network.with_weights(weights, state)
         features = networks.evaluate(network, self.images)
-        # The images are not needed any more, and would travel with every use of the model.
+        # The images are no longer needed, and would be passed to every function of the model.
         return eqx.tree_at(
             lambda m: (m.network, m.features, m.images), self, (network, features, None), is_leaf=_is_none
         )
 
     def prepare(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        """Run the network once over new images, so that predictions need only its output."""
+        """Evaluate the network once on new images, so that predictions need only its output."""
         if kwargs.get("images") is None:
             return args, {name: value for name, value in kwargs.items() if name != "images"}
         if self.network is None:
@@ -240,30 +240,29 @@ class Model(AbstractJointModel):
     def predict(  # type: ignore[override]
         self, key: Key[Array, ""], theta: Theta, x: Any = None, features: Any = None
     ) -> Theta:
-        """Draw new outcomes for the covariates given, or for the model's own.
+        """Draw new outcomes for new covariates, or for the model's own.
 
         Args:
             key: a JAX random key.
             theta: one value per parameter.
-            x: covariates in place of the model's own.
-            features: output of the network in place of that for the model's own images; `Posterior.predict` computes it
-                from `images=`.
+            x: covariates to use instead of the model's own.
+            features: output of the network for new images; `Posterior.predict` computes it from `images=`.
         """
         fn = self._predictive(theta, x, features)
         return {OBSERVED: fn.sample(key)}
 
     def mean(self, theta: Theta, x: Any = None, features: Any = None) -> Theta:  # type: ignore[override]
-        """Return the mean of the outcome for the covariates given, or for the model's own."""
+        """Return the mean of the outcome for new covariates, or for the model's own."""
         return {OBSERVED: self._predictive(theta, x, features).mean}
 
     def _predictive(self, theta: Theta, x: Any, features: Any) -> Distribution:
-        """Return the distribution of outcomes to be predicted."""
+        """Return the distribution of outcomes for a prediction."""
         if self.network is not None and (x is None) != (features is None) and self.x is not None:
             raise ModelError("predict for new data needs both x and images: the model was given both.")
         if self.likelihood is None:
             raise ModelError(
                 "Prediction needs likelihood=..., a function that returns a distribution: this model has "
-                "log_likelihood=..., which cannot generate data."
+                "log_likelihood=..., which cannot simulate data."
             )
         with user_code("The likelihood, run to predict,"):
             own = x is None and features is None
@@ -304,7 +303,7 @@ class Model(AbstractJointModel):
         return call(self.likelihood, theta, *self._arguments(self.likelihood, 1, x, h))
 
     def _arguments(self, function: Callable, num_before: int, x: Any, h: Any) -> tuple:
-        """Return the data arguments of a user's function: x where it was given, then h of a network."""
+        """Return the data arguments of a user's function: x, then the output h of a network, if there is one."""
         if self.network is None:
             return (x,)
         h = jnp.asarray(h, float_dtype())
@@ -322,7 +321,7 @@ class Model(AbstractJointModel):
         return theta
 
     def _parts(self) -> Iterator[tuple[int, tuple[Any, Any, Any]]]:
-        """Yield (first row, (y, x, h)): all rows at once, or block by block where they lie in a file."""
+        """Yield (first row, (y, x, h)): all rows at once, or in blocks if they are memory-mapped."""
         if self.total_rows is None:
             yield 0, (self.y, self.x, self.features)
             return
@@ -337,7 +336,7 @@ class Model(AbstractJointModel):
             self._check_outcome(y, x, h)
 
     def _check_likelihood(self, y: Any, x: Any, h: Any) -> None:
-        """Evaluate shapes only: the likelihood must give one value per data point."""
+        """Check, by shapes only, that the likelihood returns one value per data point."""
         theta = {site.name: jax.ShapeDtypeStruct(site.shape, float_dtype()) for site in self.sites}
         seen: dict[str, Any] = {}
 
@@ -346,8 +345,8 @@ class Model(AbstractJointModel):
                 fn = self._distribution(theta, unpack(x), h)
                 if not isinstance(fn, Distribution):
                     raise ModelError(
-                        f"The likelihood returned a {type(fn).__name__}: expected a NumPyro distribution. A function "
-                        "that returns log probabilities is given as log_likelihood=..."
+                        f"The likelihood returned a {type(fn).__name__}: expected a NumPyro distribution. Pass a "
+                        "function that returns log probabilities as log_likelihood=..."
                     )
                 seen["batch"], seen["event_dim"] = tuple(fn.batch_shape), fn.event_dim
                 check_shape(np.shape(y), seen["batch"], tuple(fn.event_shape))
@@ -364,7 +363,7 @@ class Model(AbstractJointModel):
             )
 
     def _check_outcome(self, y: Any, x: Any, h: Any) -> None:
-        """Run the likelihood once on concrete data: only then can bounds that come from x be compared."""
+        """Run the likelihood once on concrete data, which is needed to check bounds that depend on x."""
 
         def visit(key: Key[Array, ""]) -> None:
             theta: Theta = {}

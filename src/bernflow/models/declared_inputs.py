@@ -1,4 +1,4 @@
-"""What a `Model` is given, checked and as arrays: functions, outcome, covariates, network and images."""
+"""Checks and conversions of the arguments of `Model`."""
 
 from typing import Any
 
@@ -15,8 +15,8 @@ from bernflow.models.network import Network
 from bernflow.nearest import nearest
 
 
-def refuse_unknown(given: dict[str, Any], known: tuple[str, ...]) -> None:
-    """Refuse keyword arguments that a `Model` does not take, naming the nearest that it does."""
+def check_unknown(given: dict[str, Any], known: tuple[str, ...]) -> None:
+    """Raise an error for unknown keyword arguments of `Model`, with a suggestion."""
     for name in given:
         raise UnknownArgumentError(
             f"Model got an unexpected keyword argument {name!r}: expected {', '.join(known)}.{nearest(name, known)}"
@@ -24,20 +24,20 @@ def refuse_unknown(given: dict[str, Any], known: tuple[str, ...]) -> None:
 
 
 def check_shape(shape: tuple[int, ...], batch: tuple[int, ...], event: tuple[int, ...]) -> None:
-    """Refuse an outcome for which the likelihood does not give one log probability per data point."""
+    """Raise an error unless the likelihood returns one log probability per data point."""
     split = len(shape) - len(event)
     given = f"y has shape {shape}, the likelihood has batch_shape {batch} and event_shape {event}"
     if split < 0 or shape[split:] != event:
         raise ModelError(
-            f"{given}: expected y to end in the event_shape {event}. Reshape y, or change what to_event(...) makes of "
-            "the likelihood."
+            f"{given}: expected the shape of y to end in the event_shape {event}. Reshape y, or change to_event(...) "
+            "in the likelihood."
         )
     try:
         points = jnp.broadcast_shapes(shape[:split], batch)
     except ValueError:
         points = None
     if points != shape[:split]:
-        outcome = "which do not fit" if points is None else f"which broadcast to {points}"
+        outcome = "which cannot be broadcast" if points is None else f"which broadcast to {points}"
         raise ModelError(
             f"{given}, {outcome}: expected one log probability per data point, shape {shape[:split]}. Make the "
             "parameters of the likelihood as long as y: a column of shape (N, 1) becomes (N,) by `[:, 0]` or "
@@ -46,7 +46,7 @@ def check_shape(shape: tuple[int, ...], batch: tuple[int, ...], event: tuple[int
 
 
 def check_functions(likelihood: Any, log_likelihood: Any, y: Any) -> None:
-    """Make sure that there is one function of the right kind, and data for it."""
+    """Check that exactly one of the functions is given, and data for it."""
     if (likelihood is None) == (log_likelihood is None):
         given = "neither" if likelihood is None else "both"
         raise ModelError(f"Model got {given} of likelihood= and log_likelihood=: expected exactly one of them.")
@@ -61,7 +61,7 @@ def check_functions(likelihood: Any, log_likelihood: Any, y: Any) -> None:
 
 
 def network_parts(network: Any, images: Any, y: Any) -> tuple[Network | None, Any, Any]:
-    """Check network and images; until the network is trained its output counts as zero."""
+    """Check network and images; the output of the network is zero until it is trained."""
     if (network is None) != (images is None):
         given, missing = ("network", "images") if images is None else ("images", "network")
         raise ModelError(f"Model got {given}= without {missing}=: expected both, or neither.")
@@ -76,7 +76,7 @@ def network_parts(network: Any, images: Any, y: Any) -> tuple[Network | None, An
 
 def as_images(images: Any) -> np.ndarray:
     """Return the inputs of a network as an array with one row per observation."""
-    # A file mapped into memory stays one, so that its rows are read when they are needed.
+    # Keep a memory-mapped file, so that its rows are read when needed.
     array = images if is_mapped(images) else np.asarray(images)
     if array.ndim < 1 or array.dtype.kind not in NUMERIC_KINDS:
         raise ModelError(
@@ -93,14 +93,14 @@ def as_outcome(y: Any) -> np.ndarray:
     if array.dtype.kind not in NUMERIC_KINDS:
         raise ModelError(f"Model: y has dtype {array.dtype}: expected numbers. Encode it as integers or floats.")
     if is_mapped(array):
-        # Truth values as numbers, without reading the file.
+        # View booleans as integers, without reading the file.
         return array.view(np.uint8) if array.dtype.kind == "b" else array
     check_values(array, "Model: y")
     return array.astype(int) if array.dtype.kind == "b" else array
 
 
 def as_covariates(x: Any, tables: Tables = "columns") -> Any:
-    """Pack x; columns and lists of numbers count as arrays, a table as the dict of its columns or as a matrix."""
+    """Pack x; columns and lists of numbers become arrays, a data frame the dict of its columns or a matrix."""
     x = as_arrays(x, tables=tables)
     check_values(x, "Model: x")
     return pack(x)

@@ -1,4 +1,4 @@
-"""Quantities that a function of the user's derives from the parameters."""
+"""Derived quantities, computed from the parameters by a user-defined function."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,20 +13,20 @@ from bernflow.precision import float_dtype
 
 
 def derive(function: Callable | None, theta: Theta | Any, *data: Any) -> Theta:
-    """Evaluate derived quantities at theta; without a function there are none."""
+    """Evaluate derived quantities at theta; empty without a function."""
     if function is None:
         return {}
     return {name: jnp.asarray(value) for name, value in call(function, theta, *data).items()}
 
 
 def check_derived(function: Any, sites: Sequence[Site], evaluate: Callable[[Theta], Theta], reserved: str = "") -> None:
-    """Refuse a function that does not return a dict of arrays under names of their own.
+    """Raise an error unless a function returns a dict of arrays with unused names.
 
     Args:
-        function: what the user gave; None passes.
+        function: the user's function, or None.
         sites: the parameters.
-        evaluate: derives the quantities from the parameters by name.
-        reserved: a name that is taken besides those of the parameters.
+        evaluate: computes the quantities from the parameters by name.
+        reserved: a name that is used besides those of the parameters.
     """
     if function is None:
         return
@@ -41,7 +41,7 @@ def check_derived(function: Any, sites: Sequence[Site], evaluate: Callable[[Thet
     taken = sorted(set(found) & {*theta, reserved})
     if taken:
         raise ModelError(
-            f"derived returned {', '.join(map(repr, taken))}, which the model has already: expected names of their own."
+            f"derived returned {', '.join(map(repr, taken))}, which the model already defines: expected unused names."
         )
 
 
@@ -52,6 +52,6 @@ def _returned(function: Callable, evaluate: Callable[[Theta], Theta], theta: The
         if "items" not in str(error):
             raise
         raise ModelError(
-            f"The function {name_of(function)!r} given as derived returned no dict: expected quantities by name, such "
-            'as {"ratio": theta["a"] / theta["b"]}.'
+            f"The function {name_of(function)!r} given as derived did not return a dict: expected quantities by name, "
+            'such as {"ratio": theta["a"] / theta["b"]}.'
         ) from error

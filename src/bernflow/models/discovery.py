@@ -1,4 +1,4 @@
-"""What a first run of a NumPyro model shows: subsampled plates, sites inside of them, trained parameters."""
+"""Analysis of a NumPyro model by a first run: subsampled plates, the sites inside them, trained parameters."""
 
 from collections.abc import Callable
 from functools import partial
@@ -23,7 +23,7 @@ from bernflow.models.supports import check_continuous, check_observed, describe,
 
 
 class Plate(NamedTuple):
-    """A plate that takes `batch_size` of its `size` rows."""
+    """A plate that subsamples `batch_size` of its `size` rows."""
 
     name: str
     size: int
@@ -31,7 +31,7 @@ class Plate(NamedTuple):
 
 
 class Local(NamedTuple):
-    """A site inside the plate of the rows: which axis of its log probability runs over the rows."""
+    """A site inside the plate of the rows, and the axis of its log probability that indexes the rows."""
 
     name: str
     axis: int
@@ -39,7 +39,7 @@ class Local(NamedTuple):
 
 
 class take_rows(Messenger):  # noqa: N801  (NumPyro's handlers are lower case)
-    """Set the rows of subsampled plates: those given, else the first (`head`), all (`complete`) or NumPyro's draw."""
+    """Set the rows of subsampled plates: given ones, else the first (`head`), all (`complete`) or a random sample."""
 
     def __init__(self, fn: Callable, rows: dict[str, Array], *, complete: bool, head: bool = False):
         self.rows, self.complete, self.head = rows, complete, head
@@ -56,12 +56,12 @@ class take_rows(Messenger):  # noqa: N801  (NumPyro's handlers are lower case)
             rows = jnp.arange(batch_size if self.head else size)
         else:
             return
-        # With the size of the rows given, so that any number of rows is scaled right and does not warn.
+        # Pass the actual number of rows, so that any number is scaled correctly without a warning.
         msg["value"], msg["args"] = rows, (size, rows.shape[0])
 
 
-class Found:
-    """What a first run of the model shows."""
+class Discovery:
+    """The result of a first run of a model."""
 
     def __init__(self) -> None:
         self.sites: list[Site] = []
@@ -73,14 +73,14 @@ class Found:
         self.has_deterministic = False
 
 
-def discover(function: Callable, arguments: PyTree) -> Found:
-    """Run a model on its first rows and sort its sites.
+def discover(function: Callable, arguments: PyTree) -> Discovery:
+    """Run a model on its first rows and classify its sites.
 
     Args:
         function: the model.
         arguments: its packed positional and keyword arguments.
     """
-    found = Found()
+    found = Discovery()
 
     def visit(key: Key[Array, ""]) -> None:
         args, kwargs = unpack(arguments)
@@ -107,7 +107,7 @@ def discover(function: Callable, arguments: PyTree) -> Found:
     return found
 
 
-def _add_sample(name: str, site: dict[str, Any], found: Found) -> None:
+def _add_sample(name: str, site: dict[str, Any], found: Discovery) -> None:
     axes = {frame.name: frame.dim for frame in site["cond_indep_stack"]}
     inside = [plate for plate in found.plates if plate.name in axes]
     fn = site["fn"]
@@ -117,22 +117,22 @@ def _add_sample(name: str, site: dict[str, Any], found: Found) -> None:
         if inside:
             raise ModelError(
                 f"The parameter {name!r} is inside the plate {inside[0].name!r}, which takes {inside[0].batch_size} "
-                f"of {inside[0].size} rows: the posterior of a parameter per row cannot be learned from batches. Move "
-                "it out of the plate, marginalise it out, or leave out subsample_size."
+                f"of {inside[0].size} rows: minibatches cannot be used with a parameter per row. Move it out of the "
+                "plate, marginalize it out, or leave out subsample_size."
             )
         check_continuous(name, fn.support)
         found.sites.append(describe(name, jnp.shape(site["value"]), fn.support))
-    # An "observed" value that is computed from parameters is a term of the density, but not data.
+    # An "observed" value that is computed from parameters is a term of the density and not data.
     elif not is_factor(fn) and not isinstance(site["value"], jax.core.Tracer):
         check_observed(f"The observed site {name!r}", fn, site["value"])
         warn_broadcast(name, site)
         found.observed.append(name)
-        # Bounds per row fit only the rows that they were computed for.
+        # Bounds that vary by row are valid only for these rows.
         if all(not isinstance(leaf, jax.core.Tracer) and np.ndim(leaf) == 0 for leaf in jax.tree.leaves(fn.support)):
             found.checkable[name] = fn
 
 
-def _add_constraint(name: str, site: dict[str, Any], found: Found) -> None:
+def _add_constraint(name: str, site: dict[str, Any], found: Discovery) -> None:
     constraint = site["kwargs"].get("constraint", constraints.real)
     if constraint is constraints.real:
         return
@@ -140,6 +140,6 @@ def _add_constraint(name: str, site: dict[str, Any], found: Found) -> None:
     if constraint is None:
         raise ModelError(
             f"The constraint of the numpyro.param site {name!r} depends on parameters of the model: expected a fixed "
-            "set. Train a parameter on a fixed set and transform it inside the model."
+            "constraint. Use a parameter with a fixed constraint and transform it inside the model."
         )
     found.constraints[name] = constraint

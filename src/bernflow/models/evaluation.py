@@ -1,4 +1,4 @@
-"""Tell the modules inside a NumPyro model that training is over: no dropout, running statistics for batch norm."""
+"""Evaluation mode for the modules inside a NumPyro model: no dropout, running statistics for batch norm."""
 
 import functools
 import inspect
@@ -12,14 +12,14 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-# Arguments of a model function that say whether it runs to train.
+# Names of the argument of a model function that selects training mode.
 TRAINING_ARGUMENTS = ("training", "train", "is_training")
-# Attributes of flax layers that are true when the layer is evaluated.
+# Attributes of flax layers that are true in evaluation mode.
 _FLAGS = ("deterministic", "use_running_average")
 
 
 def inference_mode(value: PyTree) -> PyTree:
-    """Set the `inference` flags of an equinox module, also where `eqx.partition` left None in their place."""
+    """Set the `inference` flags of an equinox module, including those replaced by None in `eqx.partition`."""
 
     def flags(tree: PyTree) -> list:
         layers = jax.tree.leaves(tree, is_leaf=lambda node: hasattr(node, "inference"))
@@ -31,9 +31,9 @@ def inference_mode(value: PyTree) -> PyTree:
 
 
 def with_training_argument(function: Callable, args: tuple, kwargs: dict, training: bool) -> tuple[tuple, dict]:
-    """Set the argument of a model function that says whether it trains, if it has one.
+    """Set the argument of a model function that selects training mode, if it has one.
 
-    In training, what the user gave stands; it is true where nothing was given. In evaluation it is false.
+    In training, the user's value is kept and defaults to True. In evaluation it is False.
     """
     try:
         signature = inspect.signature(function)
@@ -44,7 +44,7 @@ def with_training_argument(function: Callable, args: tuple, kwargs: dict, traini
         if name not in signature.parameters:
             continue
         is_given = name in bound.arguments
-        # Something else may be called "train", a data set for instance.
+        # An argument called "train" may be something else, such as a data set.
         if not isinstance(bound.arguments[name] if is_given else signature.parameters[name].default, bool | np.bool_):
             continue
         if not (training and is_given):
@@ -55,10 +55,10 @@ def with_training_argument(function: Callable, args: tuple, kwargs: dict, traini
 
 @contextmanager
 def evaluation(function: Callable) -> Iterator[None]:
-    """Run a model function such that the flax modules inside are in evaluation mode.
+    """Run a model function with its flax modules in evaluation mode.
 
-    Layers of flax.linen are told whatever the model passes to them. Modules of flax.nnx are told where the function
-    refers to them by a global name, a closure, `functools.partial` or `self`.
+    This covers all layers of flax.linen, and modules of flax.nnx to which the function refers by a global name, a
+    closure, `functools.partial` or `self`.
     """
     with ExitStack() as stack:
         linen = sys.modules.get("flax.linen")
@@ -80,7 +80,7 @@ def _evaluate_linen(call: Callable, args: tuple, kwargs: dict, context: Any) -> 
     before = {flag: getattr(layer, flag) for flag in flags}
     try:
         for flag in flags:
-            # A layer refuses a flag that is given both ways; its fields are frozen.
+            # A layer raises an error if a flag is passed and set as an attribute; its fields are frozen.
             bound.arguments.pop(flag, None)
             object.__setattr__(layer, flag, True)
         return call(*bound.args[1:], **bound.kwargs)
@@ -91,7 +91,7 @@ def _evaluate_linen(call: Callable, args: tuple, kwargs: dict, context: Any) -> 
 
 @contextmanager
 def _evaluate_nnx(nnx: Any, module: Any) -> Iterator[None]:
-    # Through vars(): nnx refuses changes of a module inside of a trace, but flags are no arrays and are set back.
+    # Use vars(), because nnx does not allow changes inside a trace; flags are not arrays and are restored.
     layers = [vars(layer) for _, layer in nnx.iter_modules(module)]
     before = [(layer, flag, layer[flag]) for layer in layers for flag in _FLAGS if flag in layer]
     try:
@@ -134,5 +134,5 @@ def _parts(value: Any) -> list[Any]:
             return []
         variables = inspect.getclosurevars(value)
         return [*variables.nonlocals.values(), *variables.globals.values()]
-    # A NumPyro handler around the function, or an object that can be called.
+    # A NumPyro handler that wraps the function, or a callable object.
     return [value.__wrapped__] if hasattr(value, "__wrapped__") else []

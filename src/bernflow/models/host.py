@@ -1,4 +1,4 @@
-"""Functions of NumPy arrays, called from JAX code."""
+"""Host callbacks: functions of NumPy arrays called from JAX code."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,15 +10,15 @@ from jaxtyping import Array
 
 
 def host_call(function: Callable[..., Sequence[Any]], results: Sequence[Any], *arguments: Array) -> list[Array]:
-    """Call a function on the host, once per element of what is vmapped, from code that may be jitted.
+    """Call a function on the host from JAX code, once per element of vmapped axes.
 
     Args:
         function: takes and returns NumPy arrays.
-        results: shapes with dtypes of what it returns, as of `jax.ShapeDtypeStruct`.
+        results: shapes and dtypes of the results, as in `jax.ShapeDtypeStruct`.
         *arguments: its arguments.
     """
     ranks = [jnp.ndim(argument) for argument in arguments]
-    # Asked here: on the host another precision may hold.
+    # Determined here, because the callback may run with another precision.
     dtypes = [jax.dtypes.canonicalize_dtype(r.dtype) for r in results]
 
     def one_by_one(*inputs: np.ndarray) -> list[np.ndarray]:
@@ -39,16 +39,16 @@ def host_call(function: Callable[..., Sequence[Any]], results: Sequence[Any], *a
 def batched_host_call(
     function: Callable[..., Sequence[Any]], results: Sequence[Any], *arguments: Array, vmap_method: str
 ) -> list[Array]:
-    """Call a function on the host, once for all that is vmapped, from code that may be jitted.
+    """Call a function on the host from JAX code, once for all elements of vmapped axes.
 
-    JAX runs such calls in a thread of its own, where a local precision does not hold and numbers of 64 bits are
-    rounded to 32 on their way in and out. They travel as pairs of 32-bit words here.
+    JAX runs callbacks in another thread, where a local precision has no effect and 64-bit numbers are rounded to 32
+    bits. So they are passed as pairs of 32-bit words.
 
     Args:
-        function: takes and returns NumPy arrays, whose first axes are the mapped ones.
-        results: shapes with dtypes of what it returns for one element, as of `jax.ShapeDtypeStruct`.
+        function: takes and returns NumPy arrays with the vmapped axes first.
+        results: shapes and dtypes of the results for one element, as in `jax.ShapeDtypeStruct`.
         *arguments: its arguments.
-        vmap_method: what mapped axes do to arguments that are not mapped, see `jax.pure_callback`.
+        vmap_method: see `jax.pure_callback`.
     """
     values = [jnp.asarray(argument) for argument in arguments]
     dtypes = [value.dtype for value in values]

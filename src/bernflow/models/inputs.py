@@ -1,4 +1,4 @@
-"""Data and functions as users hand them over: what is traced, what is static, what is refused."""
+"""User data and functions: which arguments are traced, static or invalid, and errors in user code."""
 
 import inspect
 import re
@@ -14,9 +14,9 @@ from bernflow.errors import BernflowError, ModelError
 from bernflow.models.mapped import is_mapped, row_blocks
 
 NUMERIC_KINDS = "biufc"
-# What JAX says of calls of the host that do not say how they are vmapped.
+# Error message of JAX for host callbacks without a vmap_method.
 NO_BATCHES = "vmap is only supported for the"
-# What JAX says of functions that it cannot differentiate.
+# Error messages of JAX for functions that it cannot differentiate.
 NO_DERIVATIVE = re.compile(
     r"do not support JVP|[Dd]ifferentiation (rule|does not work)|not (implemented|supported).*differentiation"
     r"|Can't apply (forward|reverse)-mode|cannot be differentiated",
@@ -25,7 +25,7 @@ NO_DERIVATIVE = re.compile(
 
 
 class Opaque:
-    """A static leaf that is compared by identity, for values that cannot be hashed (a data frame, say)."""
+    """A static leaf that is compared by identity, for values that cannot be hashed, such as a data frame."""
 
     __slots__ = ("value",)
 
@@ -43,24 +43,24 @@ class Opaque:
 
 
 def is_data(leaf: Any) -> bool:
-    """Tell whether a leaf is an array of numbers: only those are traced."""
+    """Tell whether a leaf is a numeric array; only those are traced."""
     if isinstance(leaf, np.ndarray | np.generic):
         return leaf.dtype.kind in NUMERIC_KINDS
     return isinstance(leaf, jax.Array) and not _is_key(leaf)
 
 
 def pack(tree: Any) -> Any:
-    """Turn arrays into NumPy arrays and everything that cannot be hashed into an `Opaque`.
+    """Convert arrays to NumPy arrays and wrap leaves that cannot be hashed in `Opaque`.
 
-    NumPy arrays keep their 64 bits until they meet JAX, so the precision is that of the computation and not
-    that of the moment when the model was built.
+    NumPy arrays keep their 64 bits until JAX uses them, so that the precision is that of the computation and not the
+    one in use when the model was built.
     """
 
     def one(leaf: Any) -> Any:
         if isinstance(leaf, jax.core.Tracer) or _is_key(leaf):
             return leaf
         if is_data(leaf):
-            # A file mapped into memory stays one, so that its rows are read when they are needed.
+            # Keep a memory-mapped file, so that its rows are read when needed.
             return leaf if is_mapped(leaf) else np.asarray(leaf)
         return leaf if _is_hashable(leaf) else Opaque(leaf)
 
@@ -68,7 +68,7 @@ def pack(tree: Any) -> Any:
 
 
 def freeze(tree: Any) -> Any:
-    """Make every leaf static: arrays too, by identity and exactly as they were given."""
+    """Make every leaf static, including arrays, which are compared by identity."""
     return jax.tree.map(
         lambda leaf: leaf if _is_key(leaf) or (_is_hashable(leaf) and not is_data(leaf)) else Opaque(leaf),
         tree,
@@ -76,7 +76,7 @@ def freeze(tree: Any) -> Any:
 
 
 def unpack(tree: Any) -> Any:
-    """Undo `pack`; arrays become JAX arrays, because a NumPy array cannot be indexed by a traced one."""
+    """Invert `pack`; arrays become JAX arrays, because NumPy arrays cannot be indexed by traced arrays."""
 
     def one(leaf: Any) -> Any:
         if isinstance(leaf, Opaque):
@@ -87,25 +87,25 @@ def unpack(tree: Any) -> Any:
 
 
 def bare(tree: Any) -> Any:
-    """Undo `pack`, but leave NumPy arrays as they are: what is computed from them alone stays concrete under `jit`."""
+    """Invert `pack` but keep NumPy arrays, so that values computed from them alone are concrete under `jit`."""
     return jax.tree.map(lambda leaf: leaf.value if isinstance(leaf, Opaque) else leaf, tree)
 
 
 def check_values(tree: Any, where: str, *, allow_infinite: bool = False) -> None:
-    """Refuse missing values in data.
+    """Raise an error for missing values in data.
 
     Args:
-        tree: any pytree; leaves that are not arrays of floats pass.
-        where: how the user calls it, for the message.
-        allow_infinite: accept infinite values (the open end of a censored interval, say).
+        tree: any pytree; only floating-point arrays are checked.
+        where: the user's name for it, for the message.
+        allow_infinite: accept infinite values, such as the open end of a censored interval.
     """
-    # Stop a masked array before anything turns it into a plain one, which would revive what it hides.
+    # Check masked arrays before a conversion to plain ones exposes their masked values.
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         name = where + jax.tree_util.keystr(path)
         if isinstance(leaf, np.ma.MaskedArray) and np.ma.is_masked(leaf):
             raise ModelError(
                 f"{name} is a masked array with {int(np.ma.count_masked(leaf))} masked values: expected complete "
-                "data. Drop or impute the masked values; otherwise what is hidden under the mask would be used."
+                "data. Drop or impute the masked values."
             )
         if isinstance(leaf, jax.core.Tracer) or not (is_data(leaf) or hasattr(leaf, "__array__")):
             continue
@@ -113,7 +113,7 @@ def check_values(tree: Any, where: str, *, allow_infinite: bool = False) -> None
             _check_mapped(leaf, name, allow_infinite)
             continue
         value = np.asarray(leaf) if is_data(leaf) else _as_array(leaf)
-        # ml_dtypes such as bfloat16 are floats of kind "V", which NumPy's kind does not tell.
+        # NumPy reports the kind "V" for the floats of ml_dtypes, such as bfloat16.
         if value is None or not jnp.issubdtype(value.dtype, jnp.inexact):
             continue
         bad = _bad(value, allow_infinite)
@@ -123,7 +123,7 @@ def check_values(tree: Any, where: str, *, allow_infinite: bool = False) -> None
 
 
 def _check_mapped(values: np.ndarray, name: str, allow_infinite: bool) -> None:
-    """Look for missing values block by block, so that the file is never in memory as a whole."""
+    """Look for missing values in blocks, so that the file is never in memory as a whole."""
     if not jnp.issubdtype(values.dtype, jnp.inexact):
         return
     total, first = 0, None
@@ -151,56 +151,56 @@ def _missing(name: str, num: int, index: tuple[int, ...], value: Any, allow_infi
 
 @contextmanager
 def user_code(what: str) -> Iterator[None]:
-    """Run a function of the user; errors say whose function failed and keep the original as their cause."""
+    """Run user code; errors name the function that failed, with the original error as their cause."""
     try:
         yield
     except BernflowError:
         raise
     except Exception as error:
         raise ModelError(
-            f"{what} failed with {type(error).__name__}: {error}\nThe traceback of that error, shown first, ends at "
+            f"{what} failed with {type(error).__name__}: {error}\nThe traceback of that error, shown above, ends at "
             "the line that failed."
         ) from error
 
 
 @contextmanager
 def compiled_code() -> Iterator[None]:
-    """Run compiled functions of a model; where one fails, say so in a sentence, and keep the original as its cause."""
+    """Run compiled functions of a model; errors are explained, with the original error as their cause."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
         lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
         if "RESOURCE_EXHAUSTED" in lines[0]:
             raise ModelError(
-                f"The fit needs more memory than there is: {lines[0]}\nTake batches of rows (batch_size=), fewer draws "
+                f"The fit needs more memory than is available: {lines[0]}\nUse minibatches (batch_size=), fewer draws "
                 "per step (num_particles=), fewer restarts, or precision='float32'."
             ) from error
         raise ModelError(
-            f"The model failed while it was computed: {lines[-1]}\nThat is the last line of the error shown first. "
-            "A function that the model calls on the host must work for all values of the parameters; it may return "
-            "NaN where there is no density."
+            f"The model failed while it was computed: {lines[-1]}\nThat is the last line of the error shown above. "
+            "A function that the model calls on the host must accept all values of the parameters; it may return NaN "
+            "where the density is undefined."
         ) from error
     except (ValueError, TypeError, NotImplementedError) as error:
         if isinstance(error, BernflowError):
             raise
         if NO_BATCHES in str(error):
             raise ModelError(
-                "The log density calls a function on the host for one point at a time, and a fit needs many: give "
-                "jax.pure_callback a vmap_method, such as 'sequential'. The error shown first ends at the line."
+                "The log density calls a function on the host for one point at a time, but a fit evaluates many: give "
+                "jax.pure_callback a vmap_method, such as 'sequential'. The error shown above ends at the line."
             ) from error
         if not NO_DERIVATIVE.search(str(error)):
             raise
         raise ModelError(
-            f"The log density cannot be differentiated: {str(error).splitlines()[0]}\nA fit needs its gradient and the "
-            "derivative of that. Give a function that is called on the host a derivative by jax.custom_jvp, and write "
-            "loops with jax.lax.scan. The error shown first ends at the line in question."
+            f"The log density cannot be differentiated: {str(error).splitlines()[0]}\nA fit needs its first and second "
+            "derivatives. Use jax.custom_jvp for functions that are called on the host, and jax.lax.scan for loops. "
+            "The error shown above ends at the line in question."
         ) from error
 
 
 def call(function: Callable, *args: Any) -> Any:
     """Call a function with as many of the arguments as it takes.
 
-    A trailing argument that is None (data that were not given) is left out where the function has a default.
+    Trailing arguments that are None (no data) are omitted if the function has a default.
     """
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -217,7 +217,7 @@ def call(function: Callable, *args: Any) -> Any:
 
 
 def num_positional(function: Callable) -> int:
-    """Count the positional parameters of a function; as many as anybody gives where it takes any number."""
+    """Count the positional parameters of a function; a large number if it takes any number."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -228,7 +228,7 @@ def num_positional(function: Callable) -> int:
 
 
 def name_of(function: Callable) -> str:
-    """Return how a user recognises a function."""
+    """Return the name of a function, for messages."""
     return getattr(function, "__name__", type(function).__name__)
 
 
@@ -247,5 +247,5 @@ def _is_hashable(leaf: Any) -> bool:
 def _as_array(leaf: Any) -> np.ndarray | None:
     try:
         return np.asarray(leaf)
-    except Exception:  # any foreign object may define __array__ and refuse; then it is not data of ours
+    except Exception:  # foreign objects may define __array__ and raise; then they are not data
         return None

@@ -1,4 +1,4 @@
-"""An unnormalised log density as a model: no prior, no data, only a function of the parameters."""
+"""Models given as an unnormalized log density of the parameters."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -39,39 +39,39 @@ class LogDensityModel(AbstractModel):
         return {"log_density": self.log_density(theta)}
 
     def support_of(self, name: str, theta: Theta) -> Constraint:
-        """Return the support of a site; here none depends on another."""
+        """Return the support of a site; none depends on another site."""
         support = next(site.support for site in self.sites if site.name == name)
         assert support is not None
         return support
 
     def sample_prior(self, key: Key[Array, ""]) -> None:
-        """Return None: a log density has no prior that can be sampled."""
+        """Return None: the prior is unknown."""
 
     def initial(self) -> Theta:
-        """Return the starting point that came with the density."""
+        """Return the user's starting point."""
         return {name: jnp.asarray(value) for name, value in self.start.items()}
 
     def observed(self) -> Theta:
-        """Return nothing: data are hidden inside the function."""
+        """Return nothing: the data are unknown."""
         return {}
 
     def log_prior(self, theta: Theta) -> Theta:
-        """Return nothing: the prior is not known apart from the likelihood."""
+        """Return nothing: the prior is unknown."""
         return {}
 
     def log_likelihood(self, theta: Theta) -> Theta:
-        """Return nothing: the likelihood is not known apart from the prior."""
+        """Return nothing: the likelihood is unknown."""
         return {}
 
     def deterministic(self, theta: Theta) -> Theta:
-        """Evaluate what the function `derived` computes from the parameters."""
+        """Evaluate the function `derived`."""
         return derive(self.derived, theta[BARE] if self.is_bare else theta)
 
     def predict(self, key: Key[Array, ""], theta: Theta, *args: Any, **kwargs: Any) -> Theta:
-        """Raise: a log density cannot generate data."""
+        """Raise an error: a log density cannot simulate data."""
         raise ModelError(
-            "A model from from_log_density cannot predict, because it does not say how data arise. Use bf.Model with "
-            "likelihood=..., or a NumPyro model."
+            "A model from from_log_density cannot predict, because it does not define how to simulate data. Use "
+            "bf.Model with likelihood=..., or a NumPyro model."
         )
 
 
@@ -82,16 +82,15 @@ def from_log_density(
     support: Mapping[str, Constraint] | Constraint | None = None,
     derived: Callable[[Any], Mapping[str, Any]] | None = None,
 ) -> LogDensityModel:
-    """Make a model from an unnormalised log density.
+    """Make a model from an unnormalized log density.
 
     Args:
-        logp: log density of theta on the constrained scale, a scalar; the Jacobian of the support is added
-            later.
-        init: start by name, which also gives the shapes; or one array, then `logp` gets an array and the
+        logp: log density of theta on the constrained scale, a scalar; bernflow adds the Jacobian of the support.
+        init: starting values by name, which also determine the shapes; or one array, then `logp` gets an array and the
             parameter is called `x`.
-        support: NumPyro constraints by name (one constraint where `init` is an array); default real.
-        derived: `derived(theta)` returns a dict of quantities that are computed from the parameters. They stand beside
-            the parameters in draws, tables, figures and saved files.
+        support: NumPyro constraints by name (one constraint if `init` is an array); default real.
+        derived: `derived(theta)` returns a dict of quantities computed from the parameters. They are included in draws,
+            tables, figures and saved files.
 
     Example:
         >>> import jax.numpy as jnp
@@ -154,8 +153,8 @@ def _site(name: str, value: np.ndarray, support: Any) -> Site:
         inside = bool(np.all(support(value)))
     if not inside:
         raise ModelError(
-            f"from_log_density: init[{name!r}] = {np.array2string(value, threshold=8)} lies outside of its support "
-            f"{support!r}. Give a start inside."
+            f"from_log_density: init[{name!r}] = {np.array2string(value, threshold=8)} lies outside its support "
+            f"{support!r}. Give a start inside the support."
         )
     return Site(name, value.shape, support)
 

@@ -1,4 +1,4 @@
-"""Networks whose weights are trained beside the posterior: one interface for equinox, flax.nnx and plain functions."""
+"""Networks that are trained together with the posterior: one interface for equinox, flax.nnx and plain functions."""
 
 import inspect
 from collections.abc import Callable
@@ -15,17 +15,17 @@ from bernflow.errors import ModelError
 from bernflow.keys import portable
 
 # Rows per pass of a network over many rows.
-BLOCK = 256
+BLOCK_SIZE = 256
 
 
 class Network(eqx.Module):
-    """A network as data and a function: h = apply(weights, state, inputs, key, training).
+    """A network as weights, state and a function: h = apply(weights, state, inputs, key, training).
 
     Attributes:
-        weights: what is trained.
-        state: what changes while it trains and is frozen afterwards (running means of batch normalisation).
+        weights: the trained weights.
+        state: variables that change in training and are fixed afterward (running means of batch normalization).
         apply: `apply(weights, state, inputs, key, training)` returns the output (B, ...) for inputs (B, ...) and the
-            new state; `key` serves dropout.
+            new state; `key` is for dropout.
     """
 
     weights: PyTree
@@ -33,7 +33,7 @@ class Network(eqx.Module):
     apply: Callable[[PyTree, PyTree, Array, Key[Array, ""], bool], tuple[Array, PyTree]] = eqx.field(static=True)
 
     def __call__(self, inputs: Array) -> Array:
-        """Evaluate the network as it is, frozen, on a batch of inputs."""
+        """Evaluate the network in evaluation mode on a batch of inputs."""
         return self.apply(self.weights, self.state, inputs, jax.random.key(0), False)[0]
 
     def with_weights(self, weights: PyTree, state: PyTree) -> "Network":
@@ -46,18 +46,18 @@ def _evaluate_block(network: Network, inputs: Any) -> Array:
     return network(inputs)
 
 
-def evaluate(network: Network, inputs: np.ndarray, block: int = BLOCK) -> np.ndarray:
-    """Evaluate a frozen network on many inputs, a block at a time; only a block is on the device."""
+def evaluate(network: Network, inputs: np.ndarray, block: int = BLOCK_SIZE) -> np.ndarray:
+    """Evaluate a network in evaluation mode on many inputs, one block at a time on the device."""
     outputs = []
     for start in range(0, len(inputs), block):
-        # Copies of the last row fill up the last block, so that one compiled shape serves all.
+        # The last block is padded with copies of the last row, so that all blocks have one compiled shape.
         rows = np.minimum(np.arange(start, start + block), len(inputs) - 1)
         outputs.append(np.asarray(_evaluate_block(network, inputs[rows]))[: len(inputs) - start])
     return np.concatenate(outputs)
 
 
 def as_network(network: Any) -> Network:
-    """Turn a network of any accepted kind into a `Network`.
+    """Convert a network of any supported kind to a `Network`.
 
     Args:
         network: a `Network`; an equinox module that takes one input, or a pair of such a module and its `eqx.nn.State`;
@@ -73,13 +73,13 @@ def as_network(network: Any) -> Network:
         return _from_nnx(network)
     raise ModelError(
         f"network is a {type(network).__module__}.{type(network).__qualname__}: expected an equinox module, a pair "
-        "(module, state) of equinox.nn.make_with_state, a flax.nnx module, or a bernflow Network. A flax.linen "
-        "module is wrapped by flax.nnx.bridge.ToNNX."
+        "(module, state) of equinox.nn.make_with_state, a flax.nnx module, or a bernflow Network. Wrap a flax.linen "
+        "module with flax.nnx.bridge.ToNNX."
     )
 
 
 class _EquinoxApply(eqx.Module):
-    """Applies an equinox module to every row of a batch; its running statistics are shared by the batch."""
+    """Applies an equinox module to every row of a batch, with common running statistics."""
 
     fixed: PyTree
     takes_key: bool = eqx.field(static=True)
@@ -96,7 +96,7 @@ class _EquinoxApply(eqx.Module):
 
         if state is None:
             return jax.vmap(lambda row, key: one(row, key, None))(inputs, keys), None
-        # Batch normalisation averages over the axis called "batch", so that the state is the same for all rows.
+        # Batch normalization averages over the axis called "batch", so that the state is the same for all rows.
         return jax.vmap(one, axis_name="batch", in_axes=(0, 0, None), out_axes=(0, None))(inputs, keys, state)
 
 
@@ -115,11 +115,11 @@ class _NnxApply:
     def __call__(self, weights, state, inputs, key, training):
         from flax import nnx
 
-        # A copy: the variables of the module change, and they belong to whoever traces this call.
+        # Copy, because this call changes the variables of the module.
         module = nnx.merge(self.definition, weights, state, copy=True)
         if training:
             module.train()
-            # Streams are called by their use or, where one serves all, "default"; both kinds are flax's own.
+            # Streams of random numbers are named by their use, or "default" in flax.
             nnx.reseed(module, dropout=portable(key), default=portable(key))
         else:
             module.eval()
@@ -135,7 +135,7 @@ def _from_nnx(module: Any) -> Network:
 
 
 class _Static:
-    """A function that jit compares by identity: a network is compiled once, whatever its parts can be compared by."""
+    """A function that jit compares by identity, because parts of a network may not be comparable."""
 
     def __init__(self, function: Callable):
         self._function = function
@@ -149,7 +149,7 @@ def _is_nnx(network: Any) -> bool:
 
 
 def check_output(network: Network, inputs: np.ndarray) -> tuple[int, ...]:
-    """Return the shape of the output per row, evaluated on shapes alone, or say what is wrong."""
+    """Return the shape of the output per row, evaluated on shapes only."""
     if len(inputs) < 1:
         raise ModelError("images is empty: expected one row per observation.")
     rows = jax.ShapeDtypeStruct((2, *inputs.shape[1:]), jnp.asarray(inputs[:1]).dtype)

@@ -1,4 +1,4 @@
-"""NumPyro model functions, taken as they are."""
+"""NumPyro model functions."""
 
 import warnings
 from collections.abc import Callable
@@ -29,16 +29,15 @@ from bernflow.models.supports import (
 )
 from bernflow.precision import float_dtype
 
-# What a function may raise that cannot do without JAX arrays, or that would want their values.
+# Errors of functions that need JAX arrays, or concrete values.
 UNCLEAR = (TypeError, AttributeError, IndexError, ValueError, jax.errors.JAXTypeError, jax.errors.JAXIndexError)
 
 
 class NumPyroModel(AbstractModel):
     """A NumPyro model function with its arguments.
 
-    Arrays among the arguments are traced; numbers, strings and other objects are static. If the function
-    looks at the values of its arrays (`len(np.unique(group))`), they are all static, and other data compile
-    anew.
+    Arrays among the arguments are traced; numbers, strings and other objects are static. If the function needs the
+    values of its arrays (`len(np.unique(group))`), all of them are static, and new data trigger a recompilation.
 
     Args:
         function: the model, with NumPyro primitives.
@@ -75,22 +74,22 @@ class NumPyroModel(AbstractModel):
         return sum(self.log_terms(theta).values(), start=jnp.zeros(()))
 
     def log_terms(self, theta: Theta) -> Theta:
-        """Split the log density into one term per site, factors and observed sites included."""
+        """Split the log density into one term per site, including factors and observed sites."""
         seeded = handlers.seed(self._conditioned(), jax.random.key(0))
         return log_prob_terms(seeded, unpack(self.args), unpack(self.kwargs), theta)
 
     def support_of(self, name: str, theta: Theta) -> Constraint:
-        """Return the support of a site given the sites before it, by running the model at those."""
+        """Return the support of a site given earlier sites, by running the model."""
         return self._trace(jax.random.key(0), theta)[name]["fn"].support
 
     def sample_prior(self, key: Key[Array, ""]) -> Theta | None:
-        """Draw every latent site, or None where one has an improper prior."""
+        """Draw every latent site; None if a prior is improper."""
         if not self.has_prior:
             return None
         return self._draw(key)
 
     def initial(self) -> None:
-        """Return None: a NumPyro model carries no starting point."""
+        """Return None: a NumPyro model has no starting point."""
 
     def observed(self) -> Theta:
         """Return the observed data by site."""
@@ -98,7 +97,7 @@ class NumPyroModel(AbstractModel):
         return {name: jnp.asarray(trace[name]["value"]) for name in self.observed_names}
 
     def with_observed(self, values: Theta) -> "NumPyroModel":
-        """Return the model with other values at its observed sites, whatever the function is given as data."""
+        """Return the model with other values at its observed sites, whatever data the function gets."""
         shapes = {name: jnp.shape(value) for name, value in self.observed().items()}
         given = {name: jnp.shape(value) for name, value in values.items()}
         if shapes != given:
@@ -113,7 +112,7 @@ class NumPyroModel(AbstractModel):
         return {name: trace[name]["fn"].log_prob(trace[name]["value"]) for name in self.observed_names}
 
     def dims(self) -> dict[str, tuple[str | None, ...]]:
-        """Name axes after their plates."""
+        """Return the names of the axes, which are the names of their plates."""
         return plate_dims(self._trace(jax.random.key(0), {}))
 
     def deterministic(self, theta: Theta) -> Theta:
@@ -122,13 +121,13 @@ class NumPyroModel(AbstractModel):
         return {name: site["value"] for name, site in trace.items() if site["type"] == "deterministic"}
 
     def predict(self, key: Key[Array, ""], theta: Theta, *args: Any, **kwargs: Any) -> Theta:
-        """Draw the observed sites anew.
+        """Draw new values of the observed sites.
 
         Args:
             key: a JAX random key.
             theta: one value per latent site.
-            *args: model arguments to predict for, in place of all stored ones; an outcome may be None.
-            **kwargs: likewise, keyword arguments of the model.
+            *args: new model arguments, which replace all stored ones; an outcome may be None.
+            **kwargs: new keyword arguments.
         """
         if not args and not kwargs:
             args, kwargs = self.args, self.kwargs
@@ -138,14 +137,14 @@ class NumPyroModel(AbstractModel):
         return drawn(trace, self.observed_names)
 
     def mean(self, theta: Theta, *args: Any, **kwargs: Any) -> Theta:
-        """Return the means of the observed sites; a site that depends on another observed one is given a draw of it."""
+        """Return the means of the observed sites; if one depends on another observed site, given a draw of that."""
         if not args and not kwargs:
             args, kwargs = self.args, self.kwargs
         conditioned = handlers.substitute(redraw(self.function), data=theta)
         with user_code(f"The model function {name_of(self.function)!r}, run to predict,"):
             seeded = handlers.seed(conditioned, jax.random.key(0))
             trace = run_model(seeded, unpack(args), unpack(kwargs))
-            drawn(trace, self.observed_names)  # says which sites are not reached
+            drawn(trace, self.observed_names)  # raises an error if a site is not reached
             return {name: trace[name]["fn"].mean for name in self.observed_names}
 
     def with_arguments(self, args: Any, kwargs: Any) -> "NumPyroModel":
@@ -153,15 +152,15 @@ class NumPyroModel(AbstractModel):
         return eqx.tree_at(lambda model: (model.args, model.kwargs), self, (args, kwargs))
 
     def _trace(self, key: Key[Array, ""], theta: Theta, args: Any = None, kwargs: Any = None) -> dict[str, dict]:
-        """Run the model at theta; sites that theta lacks get a value inside their support."""
+        """Run the model at theta; missing sites get a value inside their support."""
         given = handlers.substitute(fresh(self._conditioned()), data=theta)
-        # Seeded last: what has a value needs no key, whose splitting would be compiled.
+        # Seeded last: sites with a value need no key, whose splitting would be compiled.
         seeded = handlers.seed(handlers.substitute(given, substitute_fn=partial(fill, key)), key)
         args, kwargs = (unpack(self.args), unpack(self.kwargs)) if args is None else (args, kwargs)
         return run_model(seeded, args, kwargs)
 
     def _conditioned(self) -> Callable:
-        """Return the function with the values that replace its data."""
+        """Return the function conditioned on replaced data, if any."""
         return handlers.condition(self.function, data=self.replaced) if self.replaced else self.function
 
     def _draw(self, key: Key[Array, ""]) -> Theta:
@@ -182,7 +181,7 @@ class NumPyroModel(AbstractModel):
         return found[0]
 
     def _evaluate_shapes(self) -> None:
-        """Run the density on abstract data, so that a function which needs concrete ones is found out now."""
+        """Evaluate the density on abstract data, which raises an error if the function needs concrete values."""
         theta = {site.name: jax.ShapeDtypeStruct(site.shape, float_dtype()) for site in self.sites}
         arguments = (self.args, self.kwargs)
 
@@ -195,14 +194,14 @@ class NumPyroModel(AbstractModel):
 
 
 def _is_clear(trace: dict[str, dict]) -> bool:
-    """Tell whether everything computed is beside the point: supports and data are as given, and hold no tracer."""
+    """Tell whether supports and data contain no tracers, so that an abstract run was sufficient."""
     samples = [site for site in trace.values() if site["type"] == "sample"]
     found = [site["value"] if site["is_observed"] else site["fn"].support for site in samples]
     return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(found))
 
 
 def _examine(trace: dict[str, dict]) -> tuple[tuple[Site, ...], tuple[str, ...]]:
-    """Sort the sites of a first run, and check what is observed."""
+    """Classify the sites of a first run and check the observed values."""
     sites: list[Site] = []
     observed: list[str] = []
     _refuse_trained(trace)
@@ -212,7 +211,7 @@ def _examine(trace: dict[str, dict]) -> tuple[tuple[Site, ...], tuple[str, ...]]
         if not site["is_observed"]:
             check_continuous(name, site["fn"].support)
             sites.append(describe(name, jnp.shape(site["value"]), site["fn"].support))
-        # An "observed" value that is computed from parameters is a term of the density, but not data.
+        # An "observed" value that is computed from parameters is a term of the density and not data.
         elif not is_factor(site["fn"]) and not isinstance(site["value"], jax.core.Tracer):
             check_values(site["value"], f"The observed site {name!r}")
             check_observed(f"The observed site {name!r}", site["fn"], site["value"])
@@ -222,14 +221,14 @@ def _examine(trace: dict[str, dict]) -> tuple[tuple[Site, ...], tuple[str, ...]]
 
 
 class redraw(Messenger):  # noqa: N801  (NumPyro's handlers are lower case)
-    """Forget the observed values and draw new ones of the same shape.
+    """Remove the observed values and draw new ones of the same shape.
 
-    `handlers.uncondition` keeps the shape of the distribution, which is a scalar where the model writes
+    `handlers.uncondition` keeps the shape of the distribution, which is a scalar in
     `sample("y", Bernoulli(p), obs=y)` without a plate.
     """
 
     def process_message(self, msg: dict[str, Any]) -> None:
-        """Turn an observed site into a latent one of the shape of the data."""
+        """Convert an observed site to a latent one with the shape of the data."""
         if msg["type"] != "sample" or not msg["is_observed"] or is_factor(msg["fn"]):
             return
         fn = msg["fn"]
@@ -242,41 +241,41 @@ class redraw(Messenger):  # noqa: N801  (NumPyro's handlers are lower case)
 
 
 def fill(key: Key[Array, ""], site: dict[str, Any]) -> Array | None:
-    """Give a latent site without a value one inside its support, by `start_value`."""
+    """Return a value inside the support of a latent site that has none, by `start_value`."""
     if site["type"] != "sample" or site["is_observed"] or site["value"] is not None:
         return None
     return start_value(key, site["name"], site["fn"], site["kwargs"]["sample_shape"])
 
 
 class TrainedSitesError(ModelError):
-    """The model takes batches of its rows or has parameters to train, which a `NumPyroModel` does not."""
+    """The model has subsampled plates or trained parameters, which `NumPyroModel` does not support."""
 
 
 def _refuse_trained(trace: dict[str, dict]) -> None:
     for name, site in trace.items():
         if site["type"] == "plate" and is_subsampled(site):
             raise TrainedSitesError(
-                f"NumPyroModel: the plate {name!r} takes {site['args'][1]} of {site['args'][0]} rows. Give the "
-                "function to bernflow.fit, which trains on batches, or leave out subsample_size."
+                f"NumPyroModel: the plate {name!r} takes {site['args'][1]} of {site['args'][0]} rows. Pass the "
+                "function to bernflow.fit, which uses minibatches, or leave out subsample_size."
             )
         if site["type"] == "mutable" or (site["type"] == "param" and jax.tree.leaves(learned(name, trace))):
             raise TrainedSitesError(
-                f"NumPyroModel: {name!r} comes from numpyro.{site['type']} and changes in training. Give the function "
-                "to bernflow.fit, which trains it beside the posterior, or give it a prior with numpyro.sample."
+                f"NumPyroModel: {name!r} comes from numpyro.{site['type']} and changes in training. Pass the function "
+                "to bernflow.fit, which also trains it, or give it a prior with numpyro.sample."
             )
 
 
 def is_subsampled(plate: dict[str, Any]) -> bool:
-    """Tell whether a plate takes some of its rows only."""
+    """Tell whether a plate is subsampled."""
     size, subsample_size = plate["args"]
     return subsample_size not in (None, size)
 
 
 def learned(name: str, trace: dict[str, dict]) -> PyTree:
-    """Return the value of a `numpyro.param` site with None in place of all that is not trained.
+    """Return the value of a `numpyro.param` site with untrained leaves replaced by None.
 
-    `random_flax_module` and `random_nnx_module` take the weights with a prior out of the value. `random_eqx_module`
-    leaves them in and names their sites <module>/<path>.
+    `random_flax_module` and `random_nnx_module` remove weights with a prior from the value. `random_eqx_module` keeps
+    them and names their sites <module>/<path>.
     """
     value = trace[name]["value"]
     latent = [other for other, site in trace.items() if site["type"] == "sample" and not site["is_observed"]]
@@ -292,7 +291,7 @@ def learned(name: str, trace: dict[str, dict]) -> PyTree:
 
 
 class fresh(Messenger):  # noqa: N801
-    """Hand out copies of mutable values, because a run changes them; keep the first ones in `initial`."""
+    """Replace mutable values by copies, because a run changes them; the initial ones are kept in `initial`."""
 
     def __init__(self, fn: Callable | None = None):
         self.initial: dict[str, PyTree] = {}
@@ -311,7 +310,7 @@ def copied(tree: PyTree) -> PyTree:
 
 
 def plate_dims(trace: dict[str, dict]) -> dict[str, tuple[str | None, ...]]:
-    """Name the axes of the sites in plates. A plate of two sizes names none, nor does one with a name of ArviZ's."""
+    """Name the axes of sites after their plates, except for plates with two sizes or names reserved by ArviZ."""
     samples = {name: site for name, site in trace.items() if site["type"] == "sample" and not is_factor(site["fn"])}
     sizes: dict[str, set[int]] = {}
     dims = {}
@@ -335,18 +334,19 @@ def drawn(trace: dict[str, dict], names: tuple[str, ...]) -> Theta:
     if missing:
         raise ModelError(
             f"Prediction needs the observed sites {', '.join(map(repr, missing))}, but the model does not reach them "
-            "with the arguments given to predict. Have it sample them also where the outcome is None."
+            "with the arguments given to predict. Change the model to also sample them if the outcome is None."
         )
     return {name: trace[name]["value"] for name in names}
 
 
 def warn_broadcast(name: str, site: dict[str, Any]) -> None:
-    """Warn where data of shape (N,) meet a distribution of shape (N, 1): every point would count N times."""
+    """Warn if data of shape (N,) are broadcast with a distribution of shape (N, 1), which counts points N times."""
     fn, shape = site["fn"], jnp.shape(site["value"])
     batch = shape[: len(shape) - fn.event_dim]
     if shape and jnp.broadcast_shapes(batch, tuple(fn.batch_shape)) != batch:
         warnings.warn(
             f"The observed site {name!r} has data of shape {shape} and a distribution of batch shape "
-            f"{tuple(fn.batch_shape)}: they are broadcast, so data points count several times. Give both one shape.",
+            f"{tuple(fn.batch_shape)}: they are broadcast, so data points count several times. Give both the same "
+            "shape.",
             stacklevel=2,
         )

@@ -1,4 +1,4 @@
-"""Priors by name: check them, and put those that depend on others behind them."""
+"""Checks of priors, and their order by dependence."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,10 +14,10 @@ from bernflow.models.supports import describe, probe, start_value
 
 
 def check_prior(prior: Any, *, reserved: str) -> dict[str, Any]:
-    """Return the priors; refuse what is not a dict of distributions and functions.
+    """Return the priors; raise an error unless they are a dict of distributions and functions.
 
     Args:
-        prior: what the user gave.
+        prior: the user's argument.
         reserved: the name of the observed data, which no parameter may have.
     """
     if not isinstance(prior, Mapping) or not prior:
@@ -39,10 +39,9 @@ def check_prior(prior: Any, *, reserved: str) -> dict[str, Any]:
 
 
 def resolve(prior: dict[str, Any]) -> tuple[Site, ...]:
-    """Order the parameters so that each comes after those that its prior depends on.
+    """Order the parameters so that each follows those on which its prior depends.
 
-    A prior function that asks for a parameter which has no value yet raises KeyError and is tried again
-    later.
+    A prior function that accesses a parameter without a value raises KeyError and is tried again later.
     """
     sites: list[Site] = []
 
@@ -88,7 +87,7 @@ def _raise_unresolved(missing: dict[str, KeyError], prior: dict[str, Any]) -> No
     for name, error in missing.items():
         if _asks_for(error) not in missing:
             raise ModelError(
-                f"The prior of {name!r} asks for {_asks_for(error)!r}, which is not a parameter that it can use. The "
+                f"The prior of {name!r} uses {_asks_for(error)!r}, which is not a parameter that it can depend on. The "
                 f"model defines {', '.join(map(repr, prior))}."
             ) from error
     chain = ", ".join(f"{name!r} needs {_asks_for(error)!r}" for name, error in missing.items())

@@ -1,8 +1,8 @@
-"""Run NumPyro models one at a time.
+"""Thread-safe execution of NumPyro models.
 
-NumPyro keeps the handlers that are in effect in one list for the whole process. Threads that run models at the same
-time would apply each other's handlers, so bernflow holds one lock wherever it runs the function of a model. Compiled
-code does not call that function and needs no lock.
+The handler stack of NumPyro is global to the process. Threads that run models at the same time would apply each other's
+handlers, so bernflow holds a lock whenever it runs a model function. Compiled code does not call the function and needs
+no lock.
 """
 
 import threading
@@ -13,12 +13,12 @@ from jaxtyping import Array
 from numpyro import handlers
 from numpyro.infer.util import compute_log_probs
 
-# Re-entrant: the function of a model may evaluate another model.
+# Re-entrant, because a model function may evaluate another model.
 model_lock = threading.RLock()
 
 
 def run_model(function: Callable, args: tuple, kwargs: Mapping[str, Any]) -> dict[str, dict]:
-    """Run a model under its handlers and return its sites by name."""
+    """Run a model and return its sites by name."""
     with model_lock:
         return handlers.trace(function).get_trace(*args, **kwargs)
 

@@ -1,4 +1,4 @@
-"""NumPyro model functions that see a batch of their rows at a time, or train parameters beside the posterior."""
+"""NumPyro model functions with subsampled plates or trained parameters."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -24,19 +24,19 @@ from bernflow.models.running import model_lock, run_model
 from bernflow.models.supports import can_sample, check_observed
 from bernflow.precision import float_dtype
 
-# The one row of a model that does not subsample: a batch is all data.
+# Name of the single row of a model that does not subsample: a batch is all data.
 ALL = "all"
 
 
 class SubsampledModel(AbstractJointModel):
     """A NumPyro model function with subsampled plates, `numpyro.param` or `numpyro.mutable` sites, with its arguments.
 
-    Batches are taken from the first subsampled plate, the rows of any other one are drawn by NumPyro. Without a
-    subsampled plate, a batch is all data. The methods of all rows (`log_density`, `predict`, ...) run over blocks of
-    `batch_size` rows, with the weights that the model holds and its modules in evaluation mode: equinox modules and
-    layers of flax.linen always, flax.nnx modules where the function refers to them by a global name, a closure,
-    `functools.partial` or `self`. A function with a boolean argument `training`, `train` or `is_training` gets
-    it, true in training and false otherwise.
+    Batches are taken from the first subsampled plate; NumPyro draws the rows of other plates. Without a subsampled
+    plate, a batch is all data. The methods for all rows (`log_density`, `predict`, ...) run over blocks of `batch_size`
+    rows, with the weights of the model and its modules in evaluation mode: always for equinox modules and layers of
+    flax.linen, and for flax.nnx modules if the function refers to them by a global name, a closure,
+    `functools.partial` or `self`. A boolean argument `training`, `train` or `is_training` of the function is true in
+    training and false otherwise.
 
     Args:
         function: the model, with NumPyro primitives.
@@ -71,10 +71,10 @@ class SubsampledModel(AbstractJointModel):
             self.observed_names, self.has_deterministic = tuple(found.observed), found.has_deterministic
             self.constraints = found.constraints
             try:
-                self._initialise()
+                self._initialize()
             except (jax.errors.JAXTypeError, jax.errors.JAXIndexError):
                 self.args, self.kwargs = freeze(args), freeze(kwargs)
-                self._initialise()
+                self._initialize()
             self.has_prior = can_sample(self._draw)
             for name, value in self.observed().items():
                 check_values(value, f"The observed site {name!r}")
@@ -87,27 +87,27 @@ class SubsampledModel(AbstractJointModel):
         return self.plates[0].batch_size if self.plates else None
 
     def num_rows(self) -> int:
-        """Count the rows of the first subsampled plate; one where there is none."""
+        """Count the rows of the first subsampled plate; one if there is none."""
         return self.plates[0].size if self.plates else 1
 
     def rows(self) -> dict[str, np.ndarray]:
-        """Return the indices of the rows, under the name of their plate."""
+        """Return the indices of the rows, by the name of their plate."""
         return {self.plates[0].name if self.plates else ALL: np.arange(self.num_rows())}
 
     def trained(self) -> tuple[PyTree, PyTree]:
-        """Return the parameters on the unconstrained scale, and the mutable state; None where there are none."""
+        """Return the parameters on the unconstrained scale, and the mutable state, or None."""
         return (self.weights if jax.tree.leaves(self.weights) else None), (self.state or None)
 
     def log_density_of_batch(
         self, theta: Theta, weights: PyTree, state: PyTree, batch: PyTree, key: Key[Array, ""]
     ) -> tuple[Float[Array, ""], PyTree]:
-        """Estimate log prior + log likelihood from a batch of rows; NumPyro's plate counts them N / B times."""
+        """Estimate log prior + log likelihood from a batch of rows; NumPyro's plate scales them by N / B."""
         trace = self._trace(key, theta, batch, weights=weights, state=state, training=True)
         density = sum((jnp.sum(_log_prob(site)) for site in _samples(trace).values()), start=jnp.zeros(()))
         return density, None if state is None else _new_state(trace, state)
 
     def frozen(self, weights: PyTree, state: PyTree) -> "SubsampledModel":
-        """Return the model of all rows given the trained weights."""
+        """Return the model of all rows with the trained weights fixed."""
         new = (self.weights if weights is None else weights, self.state if state is None else state)
         return eqx.tree_at(lambda model: (model.weights, model.state), self, new)
 
@@ -116,7 +116,7 @@ class SubsampledModel(AbstractJointModel):
         return sum(self.log_terms(theta).values(), start=jnp.zeros(()))
 
     def log_terms(self, theta: Theta) -> Theta:
-        """Split the log density of all rows into one term per site, factors and observed sites included."""
+        """Split the log density of all rows into one term per site, including factors and observed sites."""
         local = {site.name: site for site in self.local}
 
         def terms(rows: dict[str, Array], valid: Array, key: Key[Array, ""]) -> Theta:
@@ -125,8 +125,8 @@ class SubsampledModel(AbstractJointModel):
                 value = _log_prob(site)
                 if name in local:
                     plate, axis = self.plates[0], local[name].axis
-                    # The plate counts a row N / B times, but every row is visited. Rows that fill up the last block do
-                    # not count.
+                    # The plate scales rows by N / B, which must be undone because all rows are visited. Padding of
+                    # the last block does not count.
                     keep = valid.reshape(valid.shape + (1,) * (-axis - 1))
                     value = jnp.where(keep, value * (plate.batch_size / plate.size), 0.0)
                 out[name] = jnp.sum(value)
@@ -138,15 +138,15 @@ class SubsampledModel(AbstractJointModel):
         }
 
     def support_of(self, name: str, theta: Theta) -> Constraint:
-        """Return the support of a site given the sites before it, by running the model at those."""
+        """Return the support of a site given earlier sites, by running the model."""
         return self._trace(jax.random.key(0), theta, self._first_rows(), is_filled=True)[name]["fn"].support
 
     def sample_prior(self, key: Key[Array, ""]) -> Theta | None:
-        """Draw every latent site, or None where one has an improper prior."""
+        """Draw every latent site; None if a prior is improper."""
         return self._draw(key) if self.has_prior else None
 
     def initial(self) -> None:
-        """Return None: a NumPyro model carries no starting point."""
+        """Return None: a NumPyro model has no starting point."""
 
     def observed(self) -> Theta:
         """Return the observed data by site, all rows."""
@@ -174,14 +174,14 @@ class SubsampledModel(AbstractJointModel):
         return {name: site["value"] for name, site in trace.items() if site["type"] == "deterministic"}
 
     def predict(self, key: Key[Array, ""], theta: Theta, *args: Any, **kwargs: Any) -> Theta:
-        """Draw the observed sites anew, for all rows.
+        """Draw new values of the observed sites, for all rows.
 
         Args:
             key: a JAX random key.
             theta: one value per latent site.
-            *args: model arguments to predict for, in place of all stored ones; an outcome may be None. All their rows
-                are taken at once, whatever the plate subsamples.
-            **kwargs: likewise, keyword arguments of the model.
+            *args: new model arguments, which replace all stored ones; an outcome may be None. All of their rows are
+                used at once, without subsampling.
+            **kwargs: new keyword arguments.
         """
         with user_code(f"The model function {name_of(self.function)!r}, run to predict,"):
             if args or kwargs:
@@ -190,7 +190,7 @@ class SubsampledModel(AbstractJointModel):
             key, block_key = jax.random.split(key)
             first = self._trace(key, theta, self._first_rows(), is_redrawn=True)
             inside = {site.name for site in self.local}
-            # Observed sites outside of the plate are drawn once and given to every block.
+            # Observed sites outside the plate are drawn once and passed to every block.
             shared = {n: value for n, value in drawn(first, self.observed_names).items() if n not in inside}
 
             def values(rows: dict[str, Array], valid: Array, key: Key[Array, ""]) -> Theta:
@@ -212,7 +212,7 @@ class SubsampledModel(AbstractJointModel):
         is_redrawn: bool = False,
         arguments: tuple[tuple, dict[str, Any]] | None = None,
     ) -> dict[str, dict]:
-        """Run the model on some rows; plates that `rows` lacks are drawn in training and complete otherwise."""
+        """Run the model on some rows; plates not in `rows` are subsampled in training and complete otherwise."""
         weights = self.weights if weights is None else weights
         state = self.state if state is None else state
         args, kwargs = unpack((self.args, self.kwargs) if arguments is None else arguments)
@@ -222,7 +222,7 @@ class SubsampledModel(AbstractJointModel):
         function = handlers.substitute(function, data={**self._params(weights, training), **copied(state), **theta})
         if is_filled:
             function = handlers.substitute(function, substitute_fn=partial(fill, key))
-        # The lock comes first: evaluation mode is a flag of the user's modules, which all threads see.
+        # The lock comes first, because evaluation mode is set on the user's modules, which all threads share.
         with model_lock, nullcontext() if training else evaluation(self.function):
             return run_model(function, args, kwargs)
 
@@ -238,27 +238,27 @@ class SubsampledModel(AbstractJointModel):
         return {plate.name: jnp.arange(plate.batch_size) for plate in self.plates[:1]}
 
     def _over_blocks(self, function: Callable[[dict, Array, Array], Theta], key: Key[Array, ""]) -> Theta:
-        """Call `function(rows, valid, key)` on all rows, a block at a time, and stack what it returns."""
+        """Call `function(rows, valid, key)` on all rows, one block at a time, and stack the results."""
         if not self.plates:
             return {name: value[None] for name, value in function({}, jnp.ones(1, bool), key).items()}
         plate = self.plates[0]
         num = -(-plate.size // plate.batch_size)
         places = np.arange(num * plate.batch_size).reshape(num, plate.batch_size)
-        # Copies of the last row fill up the last block, so that one compiled shape serves all.
+        # The last block is padded with copies of the last row, so that all blocks have one compiled shape.
         blocks = (np.minimum(places, plate.size - 1), places < plate.size, jax.random.split(key, num))
-        # A gradient runs a block again, so that what the model computes inside is kept for one block only.
+        # Rematerialize blocks in the gradient, so that intermediate values are stored for one block only.
         return jax.lax.map(jax.checkpoint(lambda block: function({plate.name: block[0]}, block[1], block[2])), blocks)
 
     def _joined(self, stacked: Theta, *, of_values: bool) -> Theta:
-        """Put the blocks of every site together along its rows; sites outside of the plate are in every block."""
+        """Concatenate the blocks of every site along its rows; sites outside the plate are in every block."""
         axes = {site.name: site.axis - (site.event_dim if of_values else 0) for site in self.local}
         return {
             name: _join(value, axes[name], self.num_rows()) if name in axes else value[0]
             for name, value in stacked.items()
         }
 
-    def _initialise(self) -> None:
-        """Run the model once for the initial values, and its density on shapes, to see what needs concrete data."""
+    def _initialize(self) -> None:
+        """Compute initial values, and evaluate the density on shapes, which fails if the model needs concrete data."""
 
         def values(arguments: Any) -> tuple[dict, dict, dict]:
             function = fresh(take_rows(self.function, {}, complete=False, head=True))
@@ -297,12 +297,12 @@ def _unconstrain(name: str, value: PyTree, by_name: dict[str, Constraint]) -> Py
     except NotImplementedError as error:
         raise ModelError(
             f"The numpyro.param site {name!r} has the constraint {by_name[name]!r}, for which no map from "
-            "unconstrained numbers is known. Train a parameter on a supported set and transform it inside the model."
+            "R^n is known. Use a parameter with a supported constraint and transform it inside the model."
         ) from error
     if not np.all(np.isfinite(out)):
         raise ModelError(
-            f"The numpyro.param site {name!r} starts at {np.asarray(value)}: expected a value inside of its "
-            f"constraint {by_name[name]!r}, not outside or on the edge. Give it another initial value."
+            f"The numpyro.param site {name!r} starts at {np.asarray(value)}: expected a value in the interior of its "
+            f"constraint {by_name[name]!r}. Give it another initial value."
         )
     return out
 
@@ -312,13 +312,13 @@ def _samples(trace: dict[str, dict]) -> dict[str, dict]:
 
 
 def _log_prob(site: dict[str, Any]) -> Array:
-    """Evaluate the log probability of a site, with the scales of plates and `handlers.scale`."""
+    """Evaluate the log probability of a site, scaled by plates and `handlers.scale`."""
     value = site["fn"].log_prob(site["value"])
     return value if site["scale"] is None else site["scale"] * value
 
 
 def _strong(leaf: Any) -> Any:
-    """Turn a number into an array of a definite type: a weak one changes in the first step of training."""
+    """Convert a number to an array without weak type, which would change in the first training step."""
     if not (is_data(leaf) or isinstance(leaf, float)):
         return leaf
     return jax.lax.convert_element_type(leaf, jnp.asarray(leaf).dtype)
@@ -330,7 +330,7 @@ def _full_value(site: dict[str, Any]) -> Array:
 
 
 def _new_state(trace: dict[str, dict], state: dict[str, PyTree]) -> dict[str, PyTree]:
-    """Return the mutable values after a run, of the same types as before, so that training can loop over them."""
+    """Return the mutable values after a run, with the same types as before, as loops require."""
 
     def one(old: Any, new: Any) -> Any:
         new = jax.lax.stop_gradient(new)
@@ -340,7 +340,7 @@ def _new_state(trace: dict[str, dict], state: dict[str, PyTree]) -> dict[str, Py
 
 
 def _join(stacked: Array, axis: int, num_rows: int) -> Array:
-    """Merge blocks (num, ..., B, ...) along the axis of the rows and drop those that fill up the last block."""
+    """Merge blocks (num, ..., B, ...) along the axis of the rows and drop the padding of the last block."""
     moved = jnp.moveaxis(stacked, 0, axis - 1)
     position = moved.ndim + axis
     merged = moved.reshape((*moved.shape[: position - 1], -1, *moved.shape[position + 1 :]))

@@ -1,4 +1,4 @@
-"""Find out where a parameter lives: its support, and whether that depends on other parameters."""
+"""Supports of parameters, and whether they depend on other parameters."""
 
 import functools
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from bernflow.models.base import Site
 
 
 def can_sample(draw: Callable[[Key[Array, ""]], Any]) -> bool:
-    """Tell whether every prior can be drawn from; an improper one cannot."""
+    """Tell whether all priors can be sampled; improper ones cannot."""
     try:
         jax.eval_shape(lambda key: draw(key), _shape_of_a_key())
     except NotImplementedError:
@@ -29,29 +29,29 @@ def can_sample(draw: Callable[[Key[Array, ""]], Any]) -> bool:
 
 @functools.cache
 def _shape_of_a_key() -> jax.ShapeDtypeStruct:
-    return jax.eval_shape(lambda: jax.random.key(0))  # a key itself would be compiled
+    return jax.eval_shape(lambda: jax.random.key(0))  # creating a key would compile a function
 
 
 def probe(function: Callable[[Key[Array, ""]], Any]) -> None:
-    """Call a function with a key such that what is computed from it is a tracer and the rest concrete.
+    """Call a function with a traced key, such that all values that do not depend on the key are concrete.
 
-    Under `vmap` only what depends on the mapped key is traced, whereas `jit` would trace everything. So a
-    support that holds tracers depends on parameters, and one that depends on data alone keeps its numbers.
+    Under `vmap` only values that depend on the mapped key are traced, whereas `jit` would trace everything. So a
+    support that contains tracers depends on parameters, and one that depends only on data is concrete.
     """
 
     def run(key: Key[Array, ""]) -> Key[Array, ""]:
         function(key)
         return key
 
-    data = np.zeros((1, 4), np.uint32)  # of NumPy, which compiles nothing
+    data = np.zeros((1, 4), np.uint32)  # NumPy compiles nothing
     jax.vmap(run)(jax.random.wrap_key_data(data, impl=QUICK))  # type: ignore[arg-type]
 
 
 def traced_shapes(function: Callable[[Key[Array, ""]], dict[str, dict]]) -> dict[str, dict]:
-    """Return the sites of a run in which nothing is computed but by NumPy: of all else only shapes are known.
+    """Return the sites of an abstract run, in which only NumPy computes values.
 
-    It takes a tenth of the time of `probe`, under which every function of JAX that is met is compiled by itself. What
-    depends on data alone is a tracer, too, unless NumPy has computed it.
+    This takes a tenth of the time of `probe`, in which every JAX function is compiled separately. Values that depend
+    only on data are also tracers, unless they were computed by NumPy.
     """
     sites: dict[str, dict] = {}
 
@@ -63,19 +63,19 @@ def traced_shapes(function: Callable[[Key[Array, ""]], dict[str, dict]]) -> dict
 
 
 def describe(name: str, shape: tuple[int, ...], support: Constraint) -> Site:
-    """Build the site of a parameter from what was met under `probe`."""
+    """Build the site of a parameter from a run under `probe`."""
     leaves = jax.tree.leaves(support)
     if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
         return Site(name, tuple(shape), None)
-    # NumPy arrays follow the precision of the computation that they enter.
+    # NumPy arrays adopt the precision of the computation.
     return Site(name, tuple(shape), jax.tree.map(lambda leaf: np.asarray(leaf) if _is_array(leaf) else leaf, support))
 
 
 def start_value(key: Key[Array, ""], name: str, fn: Distribution, sample_shape: tuple[int, ...] = ()) -> Array:
-    """Return a value inside the support, uniform on (-2, 2) when unconstrained, so improper priors work.
+    """Return a value inside the support, uniform on (-2, 2) on the unconstrained scale; improper priors are allowed.
 
-    It follows from the name alone; of the key it has that it is a tracer where the key is one. A draw by the key would
-    be compiled for every shape.
+    The value depends only on the name, because a random draw by JAX would be compiled for every shape. It is a tracer
+    if the key is one.
     """
     check_continuous(name, fn.support)
     try:
@@ -83,8 +83,8 @@ def start_value(key: Key[Array, ""], name: str, fn: Distribution, sample_shape: 
     except NotImplementedError as error:
         raise ModelError(
             f"The parameter {name!r} ({type(unwrap(fn)).__name__}) has the support {fn.support!r}, for which no map "
-            "from unconstrained numbers is known. Write the model with a parameter on a supported set (real, "
-            "positive, interval, simplex, ordered, Cholesky factor, covariance, ...) and transform it."
+            "from R^n is known. Write the model with a parameter that has a supported constraint (real, positive, "
+            "interval, simplex, ordered, Cholesky factor, covariance, ...) and transform it."
         ) from error
     shape = tuple(sample_shape) + tuple(transform.inverse_shape(fn.shape()))
     return transform(_tied(key, np.random.default_rng(list(name.encode())).uniform(-2.0, 2.0, shape)))
@@ -92,25 +92,25 @@ def start_value(key: Key[Array, ""], name: str, fn: Distribution, sample_shape: 
 
 @jit
 def _tied(key: Key[Array, ""], value: Float[Array | np.ndarray, "..."]) -> Float[Array, "..."]:
-    """Return a value as if it came from a key, by one function: each that runs by itself is compiled by itself."""
+    """Make a value depend on a key; one jitted function, because separate operations are compiled separately."""
     return jnp.asarray(value) + jnp.any(jax.random.key_data(key) < 0)
 
 
 def check_continuous(name: str, support: Constraint) -> None:
-    """Refuse a discrete parameter."""
+    """Raise an error for a discrete parameter."""
     if support.is_discrete:
         raise ModelError(
             f"The parameter {name!r} is discrete (support {support!r}): expected continuous parameters only. "
-            "Marginalise it out (for instance with numpyro.distributions.MixtureSameFamily), or observe it."
+            "Marginalize it out (for instance with numpyro.distributions.MixtureSameFamily), or observe it."
         )
 
 
 def check_observed(what: str, fn: Distribution, value: Any) -> None:
-    """Refuse data outside of the support of their distribution.
+    """Raise an error for data outside the support of their distribution.
 
-    NumPyro's densities are often finite there (an exponential one grows on the negative side), so the fit
-    would succeed and be wrong. The edge of an interval passes, because its density is mostly well defined,
-    and so does what cannot be decided: a bound that depends on parameters, masked data, angles beyond pi.
+    NumPyro's densities are often finite there (an exponential density grows for negative values), so the fit would
+    succeed and be wrong. The boundary of an interval is accepted, because the density there is mostly well defined, and
+    so are undecidable cases: bounds that depend on parameters, masked data, angles beyond pi.
     """
     if isinstance(fn, MaskedDistribution) or not isinstance(fn, Distribution):
         return
@@ -120,7 +120,7 @@ def check_observed(what: str, fn: Distribution, value: Any) -> None:
     outside = np.asarray(outside)
     index = tuple(int(i) for i in np.argwhere(outside)[0])
     raise ModelError(
-        f"{what} has {int(outside.sum())} values outside of the support {fn.support!r} of its distribution "
+        f"{what} has {int(outside.sum())} values outside the support {fn.support!r} of its distribution "
         f"({type(unwrap(fn)).__name__}), the first at index {index} ({np.asarray(value)[index]}). Correct the data, "
         "or choose a distribution that allows them."
     )
@@ -142,14 +142,14 @@ def _outside(support: Constraint, value: Any) -> Any:
 
 
 def unwrap(fn: Distribution) -> Distribution:
-    """Strip the wrappers that plates, masks and `expand` put around a distribution."""
+    """Remove the wrappers that plates, masks and `expand` add to a distribution."""
     while hasattr(fn, "base_dist"):
         fn = fn.base_dist
     return fn
 
 
 def is_factor(fn: Any) -> bool:
-    """Tell whether a site comes from `numpyro.factor`: a term of the density without a value."""
+    """Tell whether a site comes from `numpyro.factor`, a term of the density without a value."""
     return isinstance(unwrap(fn), Unit)
 
 

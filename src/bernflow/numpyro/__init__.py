@@ -1,4 +1,4 @@
-"""Bernstein flows in NumPyro's own variational inference: a guide for `numpyro.infer.SVI`."""
+"""Bernstein flows as a guide for `numpyro.infer.SVI`."""
 
 from bernflow.numpyro.guide import AutoBernstein
 from bernflow.numpyro.transform import FlowTransform

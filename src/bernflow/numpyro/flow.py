@@ -1,4 +1,4 @@
-"""The Bernstein flow in two parts: what a guide trains as it is, and the affine map of its location and scale."""
+"""The Bernstein flow in two parts: the core, and the affine map of its location and scale."""
 
 from functools import partial
 
@@ -15,16 +15,16 @@ from bernflow.flows.families import Spec
 
 @partial(jit, static_argnums=0)
 def new_core(spec: Spec, key: Key[Array, ""]) -> BernsteinFlow:
-    """Make a new flow without its outer affine map."""
+    """Build a flow without its outer affine map."""
     flow = FAMILIES["bernstein"].build(key, spec, jnp.zeros(spec.dim), jnp.eye(spec.dim))
     return eqx.tree_at(lambda flow: flow.outer, flow, None)
 
 
 def complete(core: BernsteinFlow, loc: Float[Array, " p"], tril: Float[Array, "p p"]) -> BernsteinFlow:
-    """Put x = loc + tril y around a flow without an outer affine map.
+    """Add the outer map x = loc + tril y to a flow without one.
 
-    Location and scale are trained themselves, not as a correction to a start that the affine map keeps: the start of a
-    guide is random, and the same parameters must mean the same posterior in another guide.
+    Location and scale are trained directly, not as a correction to a fixed start: the start of a guide is random, and
+    the same parameters must define the same posterior in another guide.
     """
     outer = eqx.tree_at(
         lambda affine: (affine.shift, affine.log_diagonal, affine.lower),

@@ -1,7 +1,7 @@
 """`AutoBernstein`: the Bernstein flow of `bernflow.fit` as an automatic guide.
 
-`bernflow.fit` chooses start, optimizer and number of steps itself and judges the result. Whoever has a training loop
-in NumPyro already (minibatches, parameters of the model, another bound) uses the same flow from there.
+`bernflow.fit` chooses start, optimizer and number of steps itself and judges the result. The guide provides the same
+flow for existing training loops in NumPyro (minibatches, parameters of the model, another bound).
 """
 
 import math
@@ -31,31 +31,31 @@ from bernflow.target import is_scale
 
 BASES: dict[str, Callable[..., dist.Distribution]] = {"normal": dist.Normal, "logistic": dist.Logistic}
 DEFAULT_ORDER = 20
-# The standard error of a median is then 1 % of a standard deviation.
+# With this number the standard error of a median is about 1 % of a standard deviation.
 NUM_QUANTILE_DRAWS = 10_000
 
 
 class AutoBernstein(AutoContinuous):
-    """Guide a model by a Bernstein flow, in one dimension as in many.
+    """An automatic guide with a Bernstein flow, for any number of dimensions.
 
-    The flow is that of `bernflow.fit`: base noise, increasing Bernstein polynomials whose coefficients depend on the
-    earlier dimensions, a full-rank affine map around them. It starts as N(init_loc, init_scale^2), with logistic noise
-    nearly so. Positive sites come first in its autoregressive order, the others follow in the order of the model.
+    The flow is that of `bernflow.fit`: base noise, increasing Bernstein polynomials whose coefficients depend on
+    earlier dimensions, and a full-rank outer affine map. It is initialized to N(init_loc, init_scale^2), approximately
+    with logistic noise. Positive sites come first in its autoregressive order, the others follow in model order.
 
-    All that is trained are NumPyro parameters: `{prefix}_loc` and `{prefix}_scale_tril` as in `AutoMultivariateNormal`
-    (but in the order of the flow), `{prefix}_bias` (the polynomials), `{prefix}_inner_*`, `{prefix}_network_*` and
-    `{prefix}_skip_*`. They alone determine the posterior, whichever guide object they are given to.
+    The trained parameters are NumPyro parameters: `{prefix}_loc` and `{prefix}_scale_tril` as in
+    `AutoMultivariateNormal` (but in the order of the flow), `{prefix}_bias` (the polynomials), `{prefix}_inner_*`,
+    `{prefix}_network_*` and `{prefix}_skip_*`. They determine the posterior, independent of the guide object.
 
     Args:
         model: a NumPyro model without discrete latent sites.
         order: order M of the polynomials, which have M+1 coefficients.
-        prefix: what the names of the parameters begin with.
-        init_loc_fn: where the guide starts, one of NumPyro's initialization strategies.
-        init_scale: standard deviation at the start, on the unconstrained scale.
+        prefix: prefix of the names of the parameters.
+        init_loc_fn: one of NumPyro's initialization strategies.
+        init_scale: initial standard deviation on the unconstrained scale.
         num_hidden: units in each of the two hidden layers of the conditioner.
         base: base noise, "normal" or "logistic" (heavier tails).
-        path_gradient: use the gradients of `bernflow.fit`: far less noise, at up to three times the cost in some tens
-            of dimensions and more in hundreds. Right for bounds that are linear in log q (`Trace_ELBO`,
+        path_gradient: use the gradients of `bernflow.fit`: far less noise, at up to three times the cost in tens of
+            dimensions and more in hundreds. Valid for bounds that are linear in log q (`Trace_ELBO`,
             `TraceMeanField_ELBO`), biased for others (`RenyiELBO`).
 
     Example:
@@ -90,7 +90,7 @@ class AutoBernstein(AutoContinuous):
             if not callable(value):
                 raise ArgumentError(f"{name}={value!r}: expected a function, as for NumPyro's own guides.")
         if not isinstance(prefix, str):
-            raise ArgumentError(f"prefix={prefix!r}: expected a string, which the names of the parameters begin with.")
+            raise ArgumentError(f"prefix={prefix!r}: expected a string, the prefix of the names of the parameters.")
         if isinstance(init_scale, bool) or not isinstance(init_scale, int | float) or not 0 < init_scale < math.inf:
             raise ArgumentError(f"init_scale={init_scale!r}: expected a finite number above 0.")
         if base not in BASES:
@@ -105,7 +105,7 @@ class AutoBernstein(AutoContinuous):
         super().__init__(model, prefix=prefix, init_loc_fn=init_loc_fn)
 
     def get_base_dist(self) -> dist.Distribution:
-        """Return the base noise: p independent variates."""
+        """Return the distribution of the base noise: p independent variates."""
         self._check_ready()
         return BASES[self.base](jnp.zeros(self.latent_dim), 1.0).to_event(1)
 
@@ -115,7 +115,7 @@ class AutoBernstein(AutoContinuous):
         return super().get_transform(params)
 
     def sample_posterior(self, rng_key, params, *args, sample_shape=(), **kwargs) -> dict[str, Array]:
-        """Draw every latent site, and what is deterministic given them, on the scale of the model."""
+        """Draw latent and deterministic sites on the constrained scale."""
         self._check_params(params)
         return super().sample_posterior(rng_key, params, *args, sample_shape=sample_shape, **kwargs)
 
@@ -131,16 +131,16 @@ class AutoBernstein(AutoContinuous):
         num_samples: int | None = NUM_QUANTILE_DRAWS,
         rng_key: Key[Array, ""] | int = 0,
     ) -> dict[str, Array]:
-        """Return marginal quantiles of every element of every site, on the scale of the model.
+        """Return marginal quantiles of every element of every site, on the constrained scale.
 
-        They are quantiles of draws: those of a parameter among several, and of a deterministic site, have no closed
-        form. The site of a model with one parameter gets exact ones, since the flow is increasing.
+        They are quantiles of draws, because there is no closed form with several parameters or for deterministic sites.
+        For the latent site of a model with one parameter they are exact, since the flow is increasing.
 
         Args:
             params: the trained parameters.
             quantiles: probabilities between 0 and 1, of any shape.
             num_samples: number of draws.
-            rng_key: a JAX key or an integer seed. The default is fixed, so that the same call gives the same result.
+            rng_key: a JAX key or an integer seed, fixed by default.
 
         Returns:
             Arrays of shape (*shape of quantiles, *shape of the site).
@@ -161,7 +161,7 @@ class AutoBernstein(AutoContinuous):
             values = self._unpack_and_constrain(transform(noise.icdf(levels[:, None])), params)
             return {name: values[name] for name in self._init_locs}
 
-        # The map of a site to its support may be decreasing, as below an upper bound or in one part of a simplex.
+        # The map of a site to its support may be decreasing, as for an upper bound or one component of a simplex.
         ends, values, mirrored = at(jnp.array([0.25, 0.75])), at(levels), at(1.0 - levels)
         return {name: jnp.where(ends[name][1] >= ends[name][0], values[name], mirrored[name]) for name in values}
 
@@ -171,7 +171,7 @@ class AutoBernstein(AutoContinuous):
         self._core_shapes = jax.eval_shape(self._new_core, jax.random.key(0))
 
     def _scales_first(self) -> np.ndarray:
-        """Return the places in NumPyro's latent vector of what the flow generates first, second, ..."""
+        """Return the indices in NumPyro's latent vector of the dimensions of the flow, in order."""
         sizes = {name: np.size(value) for name, value in self._init_locs.items()}
         ends = dict(zip(sizes, np.cumsum(list(sizes.values())), strict=True))
         latents = [name for name in self.prototype_trace if name in sizes]
@@ -185,8 +185,8 @@ class AutoBernstein(AutoContinuous):
         return dist.TransformedDistribution(self.get_base_dist(), transforms)
 
     def _flow(self) -> BernsteinFlow:
-        """Make the flow from NumPyro's parameters, whose initial values are computed only where none are given."""
-        # What the prototype run has left in the guide may be a tracer that is no longer alive: hence all the lambdas.
+        """Build the flow from NumPyro parameters, whose initial values are computed only if needed."""
+        # Initial values are lambdas, because attributes from the prototype run may be leaked tracers.
         trained = [
             numpyro.param(name, lambda key, i=i: jax.tree.leaves(self._new_core(key))[i])
             for i, name in enumerate(self._core_names())
@@ -211,12 +211,12 @@ class AutoBernstein(AutoContinuous):
     def _check_ready(self) -> None:
         if self.prototype_trace is None:
             raise ArgumentError(
-                "This AutoBernstein has not seen its model yet: run svi.init(key, *args) or svi.run(key, num_steps, "
-                "*args) first, or numpyro.handlers.seed(guide, key)(*args) to use parameters that exist already."
+                "This AutoBernstein has not been initialized yet: run svi.init(key, *args) or svi.run(key, num_steps, "
+                "*args) first, or numpyro.handlers.seed(guide, key)(*args) to use existing parameters."
             )
 
     def _check_params(self, params: Mapping[str, Array]) -> None:
-        """Refuse the parameters of another guide; NumPyro would use initial values in their place."""
+        """Raise an error for parameters of another guide, which NumPyro would replace by initial values."""
         self._check_ready()
         dim = self.latent_dim
         shapes = [leaf.shape for leaf in jax.tree.leaves(self._core_shapes)]
@@ -231,7 +231,7 @@ class AutoBernstein(AutoContinuous):
             if jnp.shape(params[name]) != shape:
                 raise ArgumentError(
                     f"params[{name!r}] has shape {jnp.shape(params[name])}: expected {shape} for order={self.order}, "
-                    f"num_hidden={self.num_hidden} and {dim} parameters. Use the guide that they were trained with."
+                    f"num_hidden={self.num_hidden} and {dim} parameters. Use the guide with which they were trained."
                 )
 
 

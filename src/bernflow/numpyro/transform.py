@@ -1,4 +1,4 @@
-"""A flow of ours as a transform of NumPyro, which acts on batches and knows its log-determinant."""
+"""A flow as a NumPyro transform."""
 
 from typing import Any
 
@@ -16,10 +16,10 @@ class FlowTransform(Transform):
     """Map base noise to unconstrained parameters; leading axes are batches.
 
     Args:
-        flow: the flow; where the noise comes from is left to the distribution that is transformed.
-        path_gradient: differentiate log q at a draw along the path through the draw only, with the flow's own score.
-            Values do not change, and neither do gradients on average: what is left out has mean zero. It is noise that
-            would remain where flow and target agree. Needs a flow that knows its score, and a bound linear in log q.
+        flow: the flow; its base noise is that of the transformed distribution.
+        path_gradient: differentiate log q at a draw only through the draw, with the flow's own score. Values and
+            expected gradients do not change: the omitted term has mean zero, but contributes noise even if flow and
+            target agree. Needs a flow with a score, and a bound that is linear in log q.
 
     Example:
         >>> import jax
@@ -42,7 +42,7 @@ class FlowTransform(Transform):
         return _forward(self.flow, x)[0]
 
     def call_with_intermediates(self, x: Float[Array, "*batch p"]) -> tuple[Array, Array]:
-        """Map noise to parameters and keep the log-determinant, so that the log density of a draw needs no inverse."""
+        """Map noise to parameters and return the log-determinant, so that the density of a draw needs no inverse."""
         y, log_det = _forward(self.flow, x)
         if self.path_gradient:
             log_det = stop_gradient(log_det) - jnp.sum(_score(self.flow, x) * (y - stop_gradient(y)), -1)
@@ -56,11 +56,11 @@ class FlowTransform(Transform):
         return _forward(self.flow, x)[1] if intermediates is None else intermediates
 
     def tree_flatten(self):
-        """Tell JAX what is an array and what is not."""
+        """Return the children and auxiliary data of the pytree."""
         return (self.flow,), (("flow",), {"path_gradient": self.path_gradient})
 
 
-# Compiled here because NumPyro calls guides outside of jit, too: operation by operation a first call takes seconds.
+# Jitted because NumPyro also calls guides outside jit, where compiling single operations would take seconds.
 @jit
 def _forward(flow: AbstractFlow, x: Float[Array, "*batch p"]) -> tuple[Array, Array]:
     return jnp.vectorize(flow.transform_and_log_det, signature="(p)->(p),()")(x)

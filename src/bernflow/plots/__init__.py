@@ -1,4 +1,4 @@
-"""Figures, of matplotlib unless `use` says otherwise. No function changes a setting of matplotlib."""
+"""Figures, by matplotlib unless another backend is chosen with `use`; no matplotlib settings are changed."""
 
 from bernflow.plots.backends import use
 from bernflow.plots.calibration import plot_calibration

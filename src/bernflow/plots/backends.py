@@ -1,4 +1,4 @@
-"""Who draws: matplotlib, or a library of interactive figures by way of arviz-plots."""
+"""Plotting backends: matplotlib, or interactive libraries through arviz-plots."""
 
 import importlib.util
 import warnings
@@ -9,23 +9,23 @@ from contextvars import ContextVar
 from bernflow.errors import ArgumentError
 
 STATIC = "matplotlib"
-# What each backend imports, and how to install it.
+# The packages of each backend, and how to install them.
 NEEDS = {
     STATIC: ((), ""),
     "plotly": (("plotly", "webcolors"), "pip install 'bernflow[interactive]'"),
     "bokeh": (("bokeh",), "pip install bokeh"),
 }
 
-# One for the whole process, like the backend of matplotlib; `static_figures` overrules it where files are written.
+# Global to the process, like the backend of matplotlib; `static_figures` overrides it for figures in files.
 _chosen = STATIC
 _is_static: ContextVar[bool] = ContextVar("is_static", default=False)
 
 
 def use(backend: str) -> None:
-    """Choose who draws the figures of `bernflow.plots` from now on; `backend=` of a single call overrules it.
+    """Set the default backend of `bernflow.plots`, which the argument `backend` of a function overrides.
 
-    Marginals, pairs, predictive checks and comparisons have an interactive form. The other figures are static in any
-    case, and say so in a warning.
+    Marginals, pairs, predictive checks and comparisons have an interactive form. The other figures are always static,
+    with a warning.
 
     Args:
         backend: "matplotlib" (static, the default), "plotly" or "bokeh".
@@ -42,21 +42,21 @@ def use(backend: str) -> None:
 
 
 def choose_backend(backend: str | None) -> str:
-    """Return who draws a figure that has an interactive form: the one asked for, or else the one in use."""
+    """Return the backend for a figure with an interactive form: the given one, or the default."""
     if _is_static.get():
         return STATIC
     return _chosen if backend is None else _check(backend)
 
 
 def stay_static(call: str) -> None:
-    """Warn that a figure has no interactive form, where interactive ones are in use."""
+    """Warn that a figure has no interactive form, if the default backend is interactive."""
     if choose_backend(None) != STATIC:
-        warnings.warn(f"{call} has no interactive form: this is a figure of matplotlib.", stacklevel=3)
+        warnings.warn(f"{call} has no interactive form: this is a matplotlib figure.", stacklevel=3)
 
 
 @contextmanager
 def static_figures() -> Iterator[None]:
-    """Draw with matplotlib inside of a `with` block, whatever is in use: for what is written into files."""
+    """Use matplotlib in a `with` block, whatever the default backend, for figures that are written to files."""
     token = _is_static.set(True)
     try:
         yield
@@ -72,6 +72,6 @@ def _check(backend: str) -> str:
     if missing:
         raise ArgumentError(
             f"backend={backend!r} needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not "
-            f"installed: {install}, or leave it at 'matplotlib'."
+            f"installed: {install}, or use 'matplotlib'."
         )
     return backend

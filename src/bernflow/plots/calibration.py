@@ -1,4 +1,4 @@
-"""A calibration in one figure: are the ranks uniform, and how much do the data tell?"""
+"""The result of a calibration: distribution of the ranks, z-scores and contraction."""
 
 import math
 from collections.abc import Sequence
@@ -17,28 +17,28 @@ from bernflow.plots.style import ACCENT, FIT, LITERAL, MUTED, VERDICT_COLORS, Ho
 
 MAX_PANELS = 11
 NUM_COLUMNS = 4
-# z-scores beyond this are drawn at the edge.
+# z-scores are clipped to this range.
 MAX_Z = 4.5
 
 
 def plot_calibration(
     calibration: Calibration, var_names: Sequence[str] | str | None = None, prob: float = 0.95
 ) -> Figure:
-    """Plot the distribution of the ranks less that of uniform ones, and z-scores against contraction.
+    """Plot the ECDF differences of the ranks from uniformity, and z-scores against contraction.
 
-    The line of every quantity should stay inside of its band. A line that rises first and falls below zero then is that
-    of a posterior that is too narrow, the mirror image that of one too wide, and an arch that of a posterior off to one
-    side. In the last panel every point is one simulation and parameter: points at the right belong to data that tell
-    much, points beyond two above or below to posteriors that miss the truth.
+    The line of every quantity should stay inside its band. A line that first rises and then falls below zero indicates
+    a posterior that is too narrow, the mirror image one that is too wide, and an arch a biased posterior. In the last
+    panel every point is one simulation and parameter: points on the right belong to informative data, points beyond
+    +-2 to posteriors that miss the truth.
 
     Args:
-        calibration: what `bernflow.calibrate` returned.
-        var_names: parameters to plot, or single components like "b[2]"; at most 11 in any case, those of the least
-            p-values if None.
-        prob: probability that a line of uniform ranks stays inside of its band.
+        calibration: the result of `bernflow.calibrate`.
+        var_names: parameters to plot, or single components like "b[2]"; at most 11, those with the smallest p-values
+            if None.
+        prob: probability that a line of uniform ranks stays inside its band.
 
     Returns:
-        The figure, outside of pyplot's list of open figures: show it in a notebook or call its `savefig`.
+        The figure, not managed by pyplot: show it in a notebook or call its `savefig`.
 
     Example:
         >>> from bernflow.plots import plot_calibration
@@ -61,16 +61,13 @@ def plot_calibration(
         for axes in grid[len(shown) + 1 :]:
             axes.remove()
         title = f"{calibration.verdict.capitalize()} calibration:  p-value {calibration.p_value:.2g}"
-        figure.suptitle(
-            title, x=0.01, ha="left", color=VERDICT_COLORS[calibration.verdict], fontweight="bold", fontsize=11
-        )
-        if note := leftover_note(len(shown), len(chosen)):
-            figure.supxlabel(note, x=0.01, ha="left", fontsize=8.5, color=MUTED)
+        figure.set_heading(title, VERDICT_COLORS[calibration.verdict])
+        figure.set_note(leftover_note(len(shown), len(chosen)))
     return figure
 
 
 def _choose(calibration: Calibration, var_names: Sequence[str] | str | None) -> list[Quantity]:
-    """Return the quantities asked for; all of them, those with the least p-values first where they are too many."""
+    """Return the chosen quantities, or all of them, sorted by p-value if there are too many."""
     quantities = calibration.quantities
     if var_names is None:
         if len(quantities) <= MAX_PANELS:
@@ -89,11 +86,11 @@ def _choose(calibration: Calibration, var_names: Sequence[str] | str | None) -> 
 
 
 def _draw_ranks(axes: Axes, quantity: Quantity, num_draws: int, band: Band, is_off: bool) -> None:
-    """Draw the distribution function of the ranks less that of uniform ones, over its band."""
-    points, shares = rank_ecdf(quantity.ranks, num_draws)
-    # Zero at both ends, where every distribution function is known.
+    """Draw the difference of the ECDF of the ranks from uniformity, with its band."""
+    points, ecdf = rank_ecdf(quantity.ranks, num_draws)
+    # The difference is zero at both ends.
     at = np.concatenate([[0.0], points, [1.0]])
-    lower, upper, line = (np.pad(values - points, 1) for values in (band.lower, band.upper, shares))
+    lower, upper, line = (np.pad(values - points, 1) for values in (band.lower, band.upper, ecdf))
     axes.fill_between(at, lower, upper, color=MUTED, alpha=0.18, linewidth=0, label="band of uniform ranks")
     axes.axhline(0.0, color=MUTED, linewidth=0.8)
     axes.plot(at, line, color=ACCENT if is_off else FIT, linewidth=1.5, drawstyle="steps-post", label="ranks")
@@ -108,7 +105,7 @@ def _draw_ranks(axes: Axes, quantity: Quantity, num_draws: int, band: Band, is_o
 
 
 def _draw_scores(axes: Axes, quantities: list[Quantity]) -> None:
-    """Draw one point per simulation and parameter."""
+    """Draw z-scores against contraction, one point per simulation and parameter."""
     pairs = [(q.contraction, q.z_scores) for q in quantities if q.contraction is not None and q.z_scores is not None]
     contraction, z = (
         np.concatenate([np.zeros(0), *values]) for values in (zip(*pairs, strict=True) if pairs else ((), ()))

@@ -1,4 +1,4 @@
-"""Coefficients of a semi-structured model beside the curves of its training."""
+"""Coefficients and training curves of a semi-structured model."""
 
 from collections.abc import Mapping, Sequence
 
@@ -23,8 +23,8 @@ def plot_coefficients(
 
     Args:
         draws: draws (num,) by coefficient; the first 20 are shown.
-        histories: "epoch", "elbo" and, where there was validation, "valid_score", for every network.
-        best_epochs: the epoch whose weights were kept, for every network; 0 where it was the last one.
+        histories: "epoch", "elbo" and, with validation, "valid_score", for every network.
+        best_epochs: the epoch of the selected weights, for every network; 0 for the last epoch.
         title: line above the figure.
     """
     stay_static("The figure of coefficients")
@@ -41,12 +41,12 @@ def plot_coefficients(
             _draw_curves(axes, name, histories, best_epochs)
             axes.set_ylabel(label)
         axes.set_xlabel("epoch")
-        figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=11, **LITERAL)
+        figure.set_heading(title, **LITERAL)
     return figure
 
 
 def _draw_ridges(axes: Axes, draws: Mapping[str, np.ndarray], total: int) -> None:
-    """Draw the first coefficient at the top, with median and 90 % interval below every density."""
+    """Draw densities with median and 90 % interval, the first coefficient at the top."""
     for row, values in enumerate(draws.values()):
         base = len(draws) - 1 - row
         grid, density = estimate_density(np.asarray(values, np.float64))
@@ -77,6 +77,6 @@ def _draw_curves(
             axes.plot([best], [history[name][best - 1]], "o", color=ACCENT, markersize=4.5)
     finite = values[np.isfinite(values)]
     if len(finite) > 4:
-        # The first epochs lie far below; what matters is the approach to the end.
+        # Exclude the first epochs, whose values are far below, from the range of the axis.
         bottom, top = np.quantile(finite, 0.05), finite.max()
         axes.set_ylim(bottom - 0.08 * (top - bottom) - 1e-9, top + 0.08 * (top - bottom) + 1e-9)

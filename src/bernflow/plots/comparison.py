@@ -1,4 +1,4 @@
-"""Posteriors side by side: intervals of every component, in units of the reference."""
+"""Comparison of posteriors: intervals of every component, relative to the reference."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,11 +11,11 @@ from bernflow.errors import ArgumentError
 from bernflow.plots import interactive
 from bernflow.plots.backends import STATIC, choose_backend
 from bernflow.plots.components import leftover_note
-from bernflow.plots.style import ACCENT, FIT, LITERAL, MUTED, REFERENCE, HouseFigure, house_style
+from bernflow.plots.style import ACCENT, FIT, LITERAL, REFERENCE, HouseFigure, house_style
 
 MAX_COMPONENTS = 16
 COLORS = (FIT, ACCENT, "#009E73", "#CC79A7", "#B37700", "#56B4E9")
-# Ends of the thin and of the thick line.
+# Quantiles at the ends of the thin and the thick lines.
 OUTER, INNER = (0.05, 0.95), (0.25, 0.75)
 
 
@@ -24,17 +24,17 @@ def plot_comparison(
 ) -> Any:
     """Plot median, 50 % and 90 % intervals of every component and entry.
 
-    All are shown relative to the reference: less its mean, divided by its sd, so that parameters of different units
-    share one axis. The interval of the reference comes first in every group, in black.
+    Draws are standardized by mean and sd of the reference, so that parameters with different units can share an axis.
+    The reference comes first in every group, in black.
 
     Args:
-        comparison: what `bernflow.compare` returned.
-        var_names: parameters to plot, or single components like "b[2]"; all if None, at most 16 in any case.
-        backend: "matplotlib", "plotly" or "bokeh"; the one chosen by `bernflow.plots.use` if None.
+        comparison: the result of `bernflow.compare`.
+        var_names: parameters to plot, or single components like "b[2]"; all if None, but at most 16.
+        backend: "matplotlib", "plotly" or "bokeh"; the default set by `bernflow.plots.use` if None.
 
     Returns:
-        The figure. That of matplotlib is outside of pyplot's list of open figures: show it in a notebook or call its
-        `savefig`. That of plotly has `write_html`, that of bokeh goes to `bokeh.plotting.show`.
+        The figure. A matplotlib figure is not managed by pyplot: show it in a notebook or call its `savefig`. A plotly
+        figure has `write_html`; pass a bokeh figure to `bokeh.plotting.show`.
 
     Example:
         >>> from bernflow.plots import plot_comparison
@@ -79,12 +79,11 @@ def plot_comparison(
         legend = figure.legend(loc="outside upper left", ncols=min(4, len(order)))
         for text in legend.get_texts():
             text.set_parse_math(False)
-        if note := leftover_note(len(shown), len(chosen)):
-            figure.supxlabel(note, x=0.01, ha="left", fontsize=8.5, color=MUTED)
+        figure.set_note(leftover_note(len(shown), len(chosen)))
     return figure
 
 
 def _relative(comparison: Comparison, name: str, component: Component) -> np.ndarray:
-    """Return draws less the mean of the reference, divided by its sd."""
+    """Return draws standardized by mean and sd of the reference."""
     base = comparison.entries[comparison.reference].column(component)
     return (comparison.entries[name].column(component).ravel() - base.mean()) / (base.std() or 1.0)

@@ -1,4 +1,4 @@
-"""What the figures of marginals and pairs share: scalar components of named draws, and their densities."""
+"""Scalar components of named draws and their densities, for figures of marginals and pairs."""
 
 import itertools
 import math
@@ -8,15 +8,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from arviz_stats.base import array_stats
+from matplotlib.axes import Axes as MplAxes
 from scipy.signal import find_peaks
 
 from bernflow.errors import ArgumentError
 from bernflow.nearest import nearest
+from bernflow.plots.style import FIT, REFERENCE, hide_density_axis
 from bernflow.posterior.tables import Axes
 
-# What lies outside of these quantiles is not drawn: a single far draw would squeeze the rest.
+# The range of axes, as quantiles, so that single extreme draws do not dominate it.
 VIEW = (0.0025, 0.9975)
-# From this share of its peak on, a density at the end of the view is cut by a bound and does not just leave the view.
+# If a density at the end of the range exceeds this fraction of its peak, it is truncated by a bound.
 CUT = 0.12
 # A kernel is widened so many times, each time by this factor, while the density has more bumps than these that can be
 # seen (as a share of its peak) and are smaller than so many standard errors: the rule for its width fails now and then.
@@ -31,7 +33,7 @@ class Panel(NamedTuple):
         name: name of the quantity.
         where: its index.
         values: its draws, (num,).
-        marks: what the model calls its place along each axis; the index itself if None.
+        marks: its coordinate labels along each axis; the index itself if None.
     """
 
     name: str
@@ -45,28 +47,22 @@ class Panel(NamedTuple):
         return self.name + (f"[{', '.join(map(str, self.marks or self.where))}]" if self.where else "")
 
 
-# Names of the axes of quantities, and labels along named axes.
-Dims = Mapping[str, Sequence[str | None]]
-Coords = Mapping[str, Any]
-
-
 def components(
     draws: Mapping[str, np.ndarray],
     var_names: Sequence[str] | str,
     limit: int,
-    axes: tuple[Dims, Coords] = ({}, {}),
+    axes: Axes | None = None,
 ) -> tuple[list[Panel], int]:
     """Return the first `limit` scalar components, and the number of all of them.
 
     Args:
         draws: arrays of shape (num, *shape) by name.
-        var_names: names, each for all of its components, or single components like "b[2]" or "b[park]".
+        var_names: names of quantities, or single components like "b[2]" or "b[park]".
         limit: the largest number of components to return.
-        axes: names of the axes, and labels along them.
+        axes: names and labels of the axes.
     """
-    dims, coords = axes
     names = [var_names] if isinstance(var_names, str) else list(var_names)
-    marks = {name: axis_marks(value.shape[1:], dims.get(name, ()), coords) for name, value in draws.items()}
+    marks = {name: (axes or Axes()).marks(name, value.shape[1:]) for name, value in draws.items()}
     chosen = [_find(draws, marks, name) for name in names]
     everything = ((name, index) for name, indices in chosen for index in indices)
     panels = []
@@ -76,15 +72,9 @@ def components(
     return panels, sum(len(indices) for _, indices in chosen)
 
 
-def named_axes(posterior: Any) -> tuple[Dims, Coords]:
-    """Return what a posterior calls its axes and the places along them; nothing for plain draws."""
-    axes = getattr(posterior, "axes", Axes())
-    return axes.dims, axes.coords
-
-
-def axis_marks(shape: Sequence[int], dims: Sequence[str | None], coords: Coords, first: int = 0) -> list[list[str]]:
-    """Return what the places along every axis are called: their coordinates, or else numbers from `first` on."""
-    return Axes({"": dims}, coords, first).marks("", shape)
+def named_axes(posterior: Any) -> Axes:
+    """Return names and labels of the axes of a posterior, with indices from 0; empty for plain draws."""
+    return getattr(posterior, "axes", Axes())._replace(first=0)
 
 
 def component_draws(draws: np.ndarray, where: tuple[int, ...]) -> np.ndarray:
@@ -96,7 +86,7 @@ def component_draws(draws: np.ndarray, where: tuple[int, ...]) -> np.ndarray:
 def _find(
     draws: Mapping[str, np.ndarray], marks: Mapping[str, list[list[str]]], wanted: str
 ) -> tuple[str, Sequence[tuple[int, ...]]]:
-    """Return the name and the indices that a string like "b", "b[2]" or "b[park]" stands for."""
+    """Return the name and the indices of a string like "b", "b[2]" or "b[park]"."""
     if wanted in draws:
         return wanted, list(np.ndindex(draws[wanted].shape[1:]))
     called = re.fullmatch(r"(.+?)\[(.+)\]", str(wanted))
@@ -118,7 +108,7 @@ def _find(
 
 
 def trusted_draws(reference: Mapping[str, Any] | None, panels: Sequence[Panel]) -> list[np.ndarray | None]:
-    """Return the reference draws of every component, None where there are none."""
+    """Return the reference draws of every component, or None for components without."""
     found = [_trusted(reference or {}, panel) for panel in panels]
     if reference and all(trusted is None for trusted in found):
         names = dict.fromkeys(panel.name for panel in panels)
@@ -141,10 +131,10 @@ def _trusted(reference: Mapping[str, Any], panel: Panel) -> np.ndarray | None:
 
 
 def estimate_density(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Estimate the density inside of the view; it is scaled to the share of the draws that lies there."""
+    """Estimate the density inside the range of the axis, scaled to the fraction of the draws there."""
     low, high = np.quantile(values, VIEW)
     inside = values[(values >= low) & (values <= high)]
-    if len(np.unique(inside)) < 2:  # a constant, or hardly any draws: a spike of arbitrary width
+    if len(np.unique(inside)) < 2:  # constant or too few draws: return a spike of arbitrary width
         at = np.median(values)
         width = 1e-3 * max(abs(at), 1.0)
         return np.array([at - width, at, at + width]), np.array([0.0, 1.0, 0.0])
@@ -155,28 +145,42 @@ def estimate_density(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         width = WIDENING * float(width)
         grid, density, _ = array_stats.kde(inside, bw=width)
     if max(density[0], density[-1]) > CUT * density.max():
-        # Down to zero at the ends, so that a density that is cut by a bound is drawn as one.
+        # Extend to zero at the ends, so that a truncated density is drawn as such.
         grid, density = np.pad(grid, 1, mode="edge"), np.pad(density, 1)
     return grid, density * len(inside) / len(values)
 
 
 def _is_jagged(density: np.ndarray, width: float, num: int) -> bool:
-    """Tell whether a density has bumps that can be seen and are no more than the Monte Carlo error of its estimate."""
+    """Tell whether a density has visible bumps that are within the Monte Carlo error of its estimate."""
     top = density.max()
     places, found = find_peaks(density, prominence=VISIBLE * top)
     errors = np.sqrt(density[places] / (2.0 * math.sqrt(math.pi) * num * width))
     return int(np.sum(found["prominences"] < SIGNIFICANT * errors)) > MAX_BUMPS
 
 
-def _bandwidth(values: np.ndarray) -> str:
-    """Choose the rule for the width of the kernel.
+def draw_density(axes: MplAxes, values: np.ndarray, reference: np.ndarray | None, dashes: Any = (0, (4, 2))) -> float:
+    """Draw the density of one component, and that of a reference as a dashed line; return the largest value."""
+    grid, density = estimate_density(values)
+    axes.fill_between(grid, density, color=FIT, alpha=0.16, linewidth=0)
+    axes.plot(grid, density, color=FIT, linewidth=1.6, label="bernflow")
+    top = density.max()
+    if reference is not None:
+        grid, density = estimate_density(reference)
+        axes.plot(grid, density, color=REFERENCE, linewidth=1.2, linestyle=dashes, label="reference")
+        top = max(top, density.max())
+    hide_density_axis(axes)
+    return top
 
-    The one of Sheather and Jones follows narrow modes that lie far apart, where others go by the distance between them.
-    Of whole numbers it would make spikes.
+
+def _bandwidth(values: np.ndarray) -> str:
+    """Choose the bandwidth rule.
+
+    The improved Sheather-Jones rule resolves narrow, well separated modes, which other rules oversmooth. It would
+    produce spikes for integers.
     """
     return "experimental" if np.array_equal(values, np.round(values)) else "isj"
 
 
 def leftover_note(shown: int, total: int) -> str | None:
-    """Return the line below a figure that leaves components out, and how to choose them."""
+    """Return a note for a figure that omits components, or None."""
     return f"{shown} of {total} components; choose others with var_names=[...]." if total > shown else None

@@ -1,4 +1,4 @@
-"""The course of the training."""
+"""Training curves."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -6,29 +6,29 @@ from typing import Protocol
 import numpy as np
 from matplotlib.figure import Figure
 
-from bernflow.diagnostics.verdict import Diagnostics
+from bernflow.diagnostics.findings import Diagnostics
 from bernflow.errors import ArgumentError
 from bernflow.plots.backends import stay_static
 from bernflow.plots.style import FIT, REFERENCE, HouseFigure, house_style, verdict_title
 
 
-class Trained(Protocol):
-    """A posterior, or what is kept of one."""
+class FitHistory(Protocol):
+    """A posterior, or an object with its history and diagnostics."""
 
     @property
     def history(self) -> Mapping[str, np.ndarray]:
-        """What was recorded during training: "step", "elbo", "elbo_se"."""
+        """Training history: "step", "elbo", "elbo_se"."""
 
     @property
     def diagnostics(self) -> Diagnostics:
-        """How far the fit can be trusted."""
+        """Diagnostics of the fit."""
 
 
-def plot_convergence(posterior: Trained) -> Figure:
-    """Plot the ELBO over the training steps, with two Monte Carlo standard errors around it.
+def plot_convergence(posterior: FitHistory) -> Figure:
+    """Plot the ELBO over the training steps, with a band of two Monte Carlo standard errors.
 
-    The dashed line is the estimate of the log evidence, which the ELBO approaches from below; it is left out
-    where the weights are too uneven to estimate it.
+    The dashed line is the estimate of the log evidence, which the ELBO approaches from below; it is omitted if the
+    weights are too uneven to estimate it.
 
     Example:
         >>> from bernflow.plots import plot_convergence
@@ -58,15 +58,15 @@ def plot_convergence(posterior: Trained) -> Figure:
             levels.append(level)
             axes.axhline(level, color=REFERENCE, linewidth=1.1, linestyle=(0, (4, 2)), label="log evidence")
         if levels:
-            # The first steps lie far below; what matters is the approach to the end.
+            # Exclude the first steps, whose ELBO is far below, from the range of the axis.
             bottom, top = np.quantile(finite, 0.1) if len(finite) else min(levels), max(levels)
             margin = 0.12 * (top - bottom) + 2 * float(np.nan_to_num(error[-1], posinf=0.0)) + 1e-6
             axes.set_ylim(bottom - margin, top + margin)
-        # Whole numbers at the ticks, not their differences from one that stands above the axis.
+        # Show full numbers at the ticks instead of offsets.
         axes.ticklabel_format(axis="y", style="plain", useOffset=False)
         axes.set_xlabel("step")
         axes.set_ylabel("nats")
         axes.legend(loc="lower right")
         title, color = verdict_title(diagnostics)
-        figure.suptitle(title, x=0.01, ha="left", color=color, fontweight="bold", fontsize=11)
+        figure.set_heading(title, color)
     return figure

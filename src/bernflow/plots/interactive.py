@@ -1,4 +1,4 @@
-"""Interactive forms of figures, drawn by arviz-plots with plotly or bokeh in the colors of the static ones."""
+"""Interactive figures, drawn by arviz-plots with plotly or bokeh in the colors of the static ones."""
 
 import html
 import warnings
@@ -12,9 +12,9 @@ from bernflow.filters import local_filters
 from bernflow.plots.components import Panel
 from bernflow.plots.style import FIT, REFERENCE
 
-# Pixels of a panel, and those that headings and legends take.
+# Size of a panel in pixels, and margins for headings and legends.
 PANEL, MARGIN = (240, 170), (60, 110)
-# An interactive figure carries all its points with it.
+# An interactive figure contains all of its points.
 MAX_POINTS = 2000
 MAX_LINES = 50
 
@@ -23,8 +23,8 @@ def marginals(columns: Mapping[str, Mapping[str, np.ndarray]], heading: tuple[st
     """Draw densities, medians and 90 % intervals.
 
     Args:
-        columns: draws (num,) by component, by the name of who made them; the fit comes first.
-        heading: the line above the figure, and its color.
+        columns: draws (num,) by component, by the name of the method; the fit comes first.
+        heading: the heading and its color.
         backend: "plotly" or "bokeh".
     """
     import arviz_plots
@@ -51,7 +51,7 @@ def marginals(columns: Mapping[str, Mapping[str, np.ndarray]], heading: tuple[st
 def pairs(
     columns: Mapping[str, Mapping[str, np.ndarray]], num: int, heading: tuple[str, str] | None, backend: str
 ) -> Any:
-    """Draw clouds of draws below the diagonal and densities on it; arguments as in `marginals`."""
+    """Draw scatter plots below the diagonal and densities on it; arguments as in `marginals`."""
     import arviz_plots
 
     drawn = None
@@ -71,11 +71,11 @@ def pairs(
 
 
 def predictive(data: Mapping[str, tuple[np.ndarray, np.ndarray]], is_counted: bool, backend: str) -> Any:
-    """Draw the distribution of the observed values over those of replicates.
+    """Draw the distributions of observed values and replicates.
 
     Args:
         data: observed values, (n,), and their replicates, (num, n), by name.
-        is_counted: draw distribution functions, which whole numbers need, rather than densities.
+        is_counted: draw distribution functions, which are appropriate for integers, instead of densities.
         backend: "plotly" or "bokeh".
     """
     import arviz_base
@@ -89,7 +89,7 @@ def predictive(data: Mapping[str, tuple[np.ndarray, np.ndarray]], is_counted: bo
     )
     across = min(len(data), 3)
     with local_filters():
-        # Of whole numbers it would rather draw other figures, which our static form stands for.
+        # It recommends other figures for integers, which the static form provides.
         warnings.simplefilter("ignore", UserWarning)
         drawn = arviz_plots.plot_ppc_dist(
             tree,
@@ -138,13 +138,13 @@ def label_columns(
         missing = [name for name in names if name not in found]
         raise ArgumentError(
             f"reference has no draws of {', '.join(missing)}: an interactive figure shows the reference in all of its "
-            "panels or in none. Choose those that it has with var_names=[...], or backend='matplotlib'."
+            "panels or in none. Choose others with var_names=[...], or use backend='matplotlib'."
         )
     return {**columns, reference_label: found} if found else columns
 
 
 def _trees(columns: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, Any]:
-    """Return one tree per entry, all with the same number of draws: arviz-plots puts them into one array."""
+    """Return one tree per entry, all with the same number of draws, as arviz-plots requires."""
     fewest = min(len(values) for entry in columns.values() for values in entry.values())
     return {name: _tree(_thinned(entry, fewest)) for name, entry in columns.items()}
 
@@ -156,7 +156,7 @@ def _tree(values: Mapping[str, np.ndarray]) -> Any:
 
 
 def _thinned(values: Mapping[str, np.ndarray], num: int) -> dict[str, np.ndarray]:
-    """Return evenly spaced draws, the same ones of every component."""
+    """Return evenly spaced draws, with the same indices for every component."""
     return {
         name: draws[np.linspace(0, len(draws) - 1, min(num, len(draws))).astype(int)] for name, draws in values.items()
     }
@@ -168,7 +168,7 @@ def _size(across: int, down: int) -> dict[str, Any]:
 
 
 def _finish(drawn: Any, heading: tuple[str, str], backend: str) -> Any:
-    """Put the heading above the figure, and return it as the library that drew it knows it."""
+    """Add the heading, and return the figure of the backend."""
     figure = drawn.viz["figure"].item()
     text, color = heading
     if backend == "plotly":

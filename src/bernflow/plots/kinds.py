@@ -13,7 +13,7 @@ from bernflow.plots.transformation import plot_transformation
 from bernflow.plots.weights import plot_weights
 from bernflow.posterior import Posterior
 
-KINDS: Mapping[str, Callable[..., Any]] = {
+PLOTS: Mapping[str, Callable[..., Any]] = {
     "marginals": plot_posterior,
     "pairs": plot_pairs,
     "predictive": plot_predictive,
@@ -25,7 +25,7 @@ KINDS: Mapping[str, Callable[..., Any]] = {
 
 
 def plot(posterior: Posterior, kind: str, **kwargs: Any) -> Any:
-    """Draw one figure of a posterior."""
-    if kind not in KINDS:
-        raise ArgumentError(f"plot({kind!r}): expected one of {', '.join(map(repr, KINDS))}.")
-    return KINDS[kind](posterior, **kwargs)
+    """Draw a figure of a posterior."""
+    if kind not in PLOTS:
+        raise ArgumentError(f"plot({kind!r}): expected one of {', '.join(map(repr, PLOTS))}.")
+    return PLOTS[kind](posterior, **kwargs)

@@ -10,14 +10,11 @@ from matplotlib.ticker import MaxNLocator
 
 from bernflow.plots import interactive
 from bernflow.plots.backends import STATIC, choose_backend
-from bernflow.plots.components import Panel, components, estimate_density, leftover_note, named_axes, trusted_draws
+from bernflow.plots.components import Panel, components, draw_density, leftover_note, named_axes, trusted_draws
 from bernflow.plots.style import (
     FIT,
     LITERAL,
-    MUTED,
-    REFERENCE,
     HouseFigure,
-    hide_density_axis,
     house_style,
     verdict_title,
 )
@@ -39,18 +36,18 @@ def plot_posterior(
     """Plot marginal densities with median and 90 % interval, at most 20 panels.
 
     Args:
-        posterior: what to plot.
-        var_names: the quantities to plot, or single components like "b[2]" (or "b[park]", where the model has
-            coordinates); all parameters and the derived quantities that are scalars if None.
-        reference: trusted draws by name, (num', *shape), laid over as a dashed line (for example from NUTS).
+        posterior: the posterior.
+        var_names: the quantities to plot, or single components like "b[2]" (or "b[park]", if the model has
+            coordinates); all parameters and scalar derived quantities if None.
+        reference: reference draws by name, (num', *shape), for example from NUTS, shown by dashed lines.
         num: number of draws.
-        weighted: plot draws that are corrected by their importance weights; "auto" where these correct the fit.
+        weighted: plot importance-resampled draws; "auto" if this corrects the fit.
         key: integer seed or `jax.random.key`.
-        backend: "matplotlib", "plotly" or "bokeh"; the one chosen by `bernflow.plots.use` if None.
+        backend: "matplotlib", "plotly" or "bokeh"; the default set by `bernflow.plots.use` if None.
 
     Returns:
-        The figure. That of matplotlib is outside of pyplot's list of open figures: show it in a notebook or call its
-        `savefig`. That of plotly has `write_html`, that of bokeh goes to `bokeh.plotting.show`.
+        The figure. A matplotlib figure is not managed by pyplot: show it in a notebook or call its `savefig`. A plotly
+        figure has `write_html`; pass a bokeh figure to `bokeh.plotting.show`.
 
     Example:
         >>> from bernflow.plots import plot_posterior
@@ -68,7 +65,7 @@ def plot_posterior(
     columns = _num_columns(len(panels))
     rows = math.ceil(len(panels) / columns)
     with house_style():
-        # Wide enough for the line above the panels, and for a legend beside it.
+        # Wide enough for the heading and a legend beside it.
         least = 6.4 if reference else 5.2
         width, height = (least, 2.9) if len(panels) == 1 else (max(2.35 * columns, least), 1.9 * rows)
         figure = HouseFigure(figsize=(width, height + 0.55), layout="constrained")
@@ -78,37 +75,28 @@ def plot_posterior(
         for axes in grid[len(panels) :]:
             axes.remove()
         title, color = verdict_title(posterior.diagnostics)
-        figure.suptitle(title, x=0.01, ha="left", color=color, fontweight="bold", fontsize=11)
+        figure.set_heading(title, color)
         if reference:
             first = grid[next(i for i, trusted in enumerate(references) if trusted is not None)]
             figure.legend(handles=first.get_legend_handles_labels()[0], loc="outside upper right", ncols=2)
-        if note := leftover_note(len(panels), total):
-            figure.supxlabel(note, x=0.01, ha="left", fontsize=8.5, color=MUTED)
+        figure.set_note(leftover_note(len(panels), total))
     return figure
 
 
 def _num_columns(num: int) -> int:
-    """Return the number of columns that leaves the fewest gaps, four if in doubt."""
+    """Return the number of columns that leaves the fewest empty panels, preferably four."""
     if num <= 4:
         return 2 if num == 4 else num
     return min((4, 5, 3), key=lambda columns: -num % columns)
 
 
 def draw_marginal(axes: Axes, panel: Panel, reference: np.ndarray | None = None) -> None:
-    """Draw the density of one component, with median and 90 % interval, over that of a reference."""
-    grid, density = estimate_density(panel.values)
-    axes.fill_between(grid, density, color=FIT, alpha=0.16, linewidth=0)
-    axes.plot(grid, density, color=FIT, linewidth=1.6, label="bernflow")
-    top = density.max()
-    if reference is not None:
-        grid, density = estimate_density(reference)
-        axes.plot(grid, density, color=REFERENCE, linewidth=1.2, linestyle=(0, (4, 2)), label="reference")
-        top = max(top, density.max())
+    """Draw the density of one component, with median and 90 % interval, and that of a reference."""
+    top = draw_density(axes, panel.values, reference)
     low, median, high = np.quantile(panel.values, (0.05, 0.5, 0.95))
-    # The interval lies just below the density, like a rug.
+    # The interval is just below the density, like a rug.
     axes.plot([low, high], [-0.07 * top] * 2, color=FIT, linewidth=2.6, solid_capstyle="butt", label="_interval")
     axes.plot([median], [-0.07 * top], "o", color="white", markeredgecolor=FIT, markersize=5, label="_median")
     axes.set_ylim(-0.14 * top, 1.08 * top)
     axes.set_title(panel.label, **LITERAL)
     axes.xaxis.set_major_locator(MaxNLocator(4))
-    hide_density_axis(axes)

@@ -1,4 +1,4 @@
-"""Pairs of components: clouds of draws with contours below the diagonal, marginal densities on it."""
+"""Pairs of components: scatter plots with contours below the diagonal, marginal densities on it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,14 +13,13 @@ from scipy.ndimage import gaussian_filter
 from bernflow.errors import ArgumentError
 from bernflow.plots import interactive
 from bernflow.plots.backends import STATIC, choose_backend
-from bernflow.plots.components import Panel, components, estimate_density, leftover_note, named_axes, trusted_draws
+from bernflow.plots.components import Panel, components, draw_density, leftover_note, named_axes, trusted_draws
 from bernflow.plots.style import (
     FIT,
     LITERAL,
     MUTED,
     REFERENCE,
     HouseFigure,
-    hide_density_axis,
     house_style,
     verdict_title,
 )
@@ -29,18 +28,18 @@ from bernflow.posterior.arguments import check_count
 from bernflow.posterior.drawing import num_available
 
 MAX_COMPONENTS = 8
-# As many as can still be told apart, for those who choose them by name.
+# Larger limit for components chosen by name.
 MAX_CHOSEN = 12
-# The axes end at these quantiles of all draws together.
+# The range of the axes, as quantiles of all draws.
 PAIR_VIEW = (0.005, 0.995)
-# Highest-density regions whose borders are drawn.
+# Probabilities of the highest-density regions.
 REGIONS = (0.9, 0.5)
 DASHES = (0, (3, 1.6))
-# Densities and contours need more draws than a cloud can show.
+# Densities and contours need more draws than a scatter plot.
 DRAWS_PER_POINT = 10
 NUM_BINS = 96
-REACH = 4.5
-# So many characters of a tick's number fit along a panel.
+HISTOGRAM_RANGE = 4.5
+# Number of characters of tick labels that fit along a panel.
 CHARACTERS = 17
 
 
@@ -61,18 +60,18 @@ def plot_pairs(
         posterior_or_draws: a posterior, or draws by name, (num', *shape).
         var_names: the quantities to plot, or single components like "b[2]", at most 12; the first 8 components of
             all parameters (without derived quantities) if None.
-        reference: trusted draws by name, (num'', *shape), laid over in the colour of references.
-        num: number of points per cloud. Contours and densities use 10 num draws of a posterior, or all given draws.
-        labels: what to write at the axes: by component, like {"b[2]": r"$\beta_2$"}, or one text per component.
-        reference_label: what the legend calls the reference.
-        label: what the legend calls the fit.
+        reference: reference draws by name, (num'', *shape).
+        num: number of points per panel. Contours and densities use 10 num draws of a posterior, or all given draws.
+        labels: labels of the axes, by component like {"b[2]": r"$\beta_2$"}, or one per component.
+        reference_label: label of the reference in the legend.
+        label: label of the fit in the legend.
         key: integer seed or `jax.random.key` of the draws of a posterior.
-        backend: "matplotlib", "plotly" or "bokeh"; the one chosen by `bernflow.plots.use` if None.
-            Interactive figures show the clouds without contours.
+        backend: "matplotlib", "plotly" or "bokeh"; the default set by `bernflow.plots.use` if None.
+            Interactive figures have no contours.
 
     Returns:
-        The figure. That of matplotlib is outside of pyplot's list of open figures: show it in a notebook or call its
-        `savefig`. That of plotly has `write_html`, that of bokeh goes to `bokeh.plotting.show`.
+        The figure. A matplotlib figure is not managed by pyplot: show it in a notebook or call its `savefig`. A plotly
+        figure has `write_html`; pass a bokeh figure to `bokeh.plotting.show`.
 
     Example:
         >>> from bernflow.plots import plot_pairs
@@ -92,8 +91,8 @@ def plot_pairs(
     panels, total = components(draws, var_names or names, limit, named_axes(posterior_or_draws))
     if len(panels) < 2:
         raise ArgumentError(
-            f"plot_pairs: {panels[0].label if panels else 'nothing'} alone makes no pair; expected two components or "
-            "more. For one, use plot_posterior."
+            f"plot_pairs: only {panels[0].label if panels else 'nothing'} was chosen; expected at least two "
+            "components. For one, use plot_posterior."
         )
     trusted = trusted_draws(reference, panels)
     _check_joint(panels, trusted)
@@ -102,7 +101,7 @@ def plot_pairs(
         entries = interactive.label_columns(panels, trusted, label, reference_label, texts)
         return interactive.pairs(entries, num, heading, backend)
     with house_style():
-        # Panels shrink as they get more, the figure ends at the width of a page.
+        # The figure is at most as wide as a page.
         width = min(1.15 * len(panels) + 0.9, 7.4)
         layout = ConstrainedLayoutEngine(w_pad=0.02, h_pad=0.02, wspace=0.02, hspace=0.02)
         figure = HouseFigure(figsize=(width, width + (0.3 if heading else 0.0)), layout=layout)
@@ -111,9 +110,8 @@ def plot_pairs(
         _label_edges(grid, texts, panels)
         _legend(grid, label, reference_label if reference else None)
         if heading:
-            figure.suptitle(heading[0], x=0.01, ha="left", color=heading[1], fontweight="bold", fontsize=11)
-        if note := leftover_note(len(panels), total):
-            figure.supxlabel(note, x=0.01, ha="left", fontsize=8.5, color=MUTED)
+            figure.set_heading(*heading)
+        figure.set_note(leftover_note(len(panels), total))
     return figure
 
 
@@ -146,7 +144,7 @@ def _check_joint(panels: Sequence[Panel], trusted: Sequence[np.ndarray | None]) 
 
 
 def _texts(labels: Mapping[str, str] | Sequence[str] | None, panels: Sequence[Panel]) -> list[str]:
-    """Return what is written at the axes."""
+    """Return the labels of the axes."""
     own = [panel.label for panel in panels]
     if labels is None:
         return own
@@ -167,7 +165,7 @@ def _fill(grid: np.ndarray, panels: Sequence[Panel], trusted: Sequence[np.ndarra
             axes.axis("off")
             continue
         if column == row:
-            _draw_marginal(axes, panels[row].values, trusted[row])
+            axes.set_ylim(0.0, 1.1 * draw_density(axes, panels[row].values, trusted[row], DASHES))
         else:
             across, up = trusted[column], trusted[row]
             if across is not None and up is not None:
@@ -186,21 +184,8 @@ def _view(values: np.ndarray, reference: np.ndarray | None) -> tuple[float, floa
     return float(low), float(high)
 
 
-def _draw_marginal(axes: Axes, values: np.ndarray, reference: np.ndarray | None) -> None:
-    grid, density = estimate_density(values)
-    axes.fill_between(grid, density, color=FIT, alpha=0.16, linewidth=0)
-    axes.plot(grid, density, color=FIT, linewidth=1.4)
-    top = density.max()
-    if reference is not None:
-        grid, density = estimate_density(reference)
-        axes.plot(grid, density, color=REFERENCE, linewidth=1.1, linestyle=DASHES)
-        top = max(top, density.max())
-    axes.set_ylim(0.0, 1.1 * top)
-    hide_density_axis(axes)
-
-
 def _draw_cloud(axes: Axes, x: np.ndarray, y: np.ndarray, num: int, color: str, linestyle: Any) -> None:
-    """Draw points evenly spaced in the order of the draws, and the contours of all of them."""
+    """Draw evenly spaced points, and contours of all draws."""
     shown = np.unique(np.linspace(0, len(x) - 1, min(num, len(x))).astype(int))
     axes.scatter(x[shown], y[shown], s=2.0, color=color, alpha=0.12, linewidths=0, rasterized=True)
     regions = highest_density(x, y)
@@ -210,12 +195,12 @@ def _draw_cloud(axes: Axes, x: np.ndarray, y: np.ndarray, num: int, color: str, 
 
 
 def highest_density(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
-    """Estimate a density in the plane and the levels that bound its highest-density regions.
+    """Estimate a bivariate density and the levels of its highest-density regions.
 
-    The draws are counted and smoothed in axes in which they are uncorrelated, so that a narrow ridge stays narrow.
+    The histogram is smoothed in coordinates in which the draws are uncorrelated, so that a narrow ridge stays narrow.
 
     Returns:
-        Mesh of x, mesh of y, density on it and increasing levels; None where the draws lie on a line.
+        Mesh of x, mesh of y, the density and increasing levels; None if the draws lie on a line.
     """
     points = np.stack([x, y])
     low, high = np.quantile(points, (0.005, 0.995), axis=1)
@@ -229,23 +214,23 @@ def highest_density(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarra
         return None
     factor = scale[:, None] * np.linalg.cholesky(correlation)
     u = np.linalg.solve(factor, points - middle[:, None])
-    edges = np.linspace(-REACH, REACH, NUM_BINS + 1)
+    edges = np.linspace(-HISTOGRAM_RANGE, HISTOGRAM_RANGE, NUM_BINS + 1)
     counts, _, _ = np.histogram2d(u[0], u[1], bins=[edges, edges])
     bandwidth = u.shape[1] ** (-1 / 6)  # Scott's rule, in units of the standard deviation
     density = gaussian_filter(counts, bandwidth / (edges[1] - edges[0]), mode="constant")
     centers = (edges[1:] + edges[:-1]) / 2
     across, up = np.tensordot(factor, np.meshgrid(centers, centers, indexing="ij"), axes=1) + middle[:, None, None]
     ordered = np.sort(density.ravel())[::-1]
-    # What lies beyond the mesh belongs to no region, but counts as mass.
+    # Draws beyond the mesh count as mass outside the regions.
     mass = np.cumsum(ordered) / u.shape[1]
     levels = [ordered[min(int(np.searchsorted(mass, region)), len(mass) - 1)] for region in REGIONS]
     return (across, up, density, np.array(levels)) if 0 < levels[0] < levels[1] else None
 
 
 def _label_edges(grid: np.ndarray, texts: Sequence[str], panels: Sequence[Panel]) -> None:
-    """Write names and numbers at the left and at the bottom only."""
+    """Add labels and tick labels at the left and at the bottom only."""
     last = len(texts) - 1
-    # Formulas only where the caller has written them.
+    # Only labels given by the caller may contain formulas.
     looks = [LITERAL if text == panel.label else {} for text, panel in zip(texts, panels, strict=True)]
     size = 8.0 if last < 5 else 7.0
     for (row, column), axes in np.ndenumerate(grid):
@@ -265,7 +250,7 @@ def _label_edges(grid: np.ndarray, texts: Sequence[str], panels: Sequence[Panel]
 
 
 def _ticks(low: float, high: float) -> np.ndarray:
-    """Return a few ticks away from the ends, so that the numbers of neighbors do not meet."""
+    """Return a few ticks away from the ends, so that tick labels of adjacent panels do not overlap."""
     margin = 0.14 * (high - low)
     ticks = np.array([])
     for num_bins in (3, 4, 5, 6):
@@ -279,13 +264,13 @@ def _ticks(low: float, high: float) -> np.ndarray:
 
 
 def _longest(ticks: np.ndarray) -> int:
-    """Return the number of characters of the longest number, all written with as many decimals as one needs."""
+    """Return the length of the longest tick label, with the same number of decimals for all."""
     decimals = max(len(f"{tick:.10g}".partition(".")[2]) for tick in ticks)
     return max(len(f"{tick:.{decimals}f}") for tick in ticks)
 
 
 def _legend(grid: np.ndarray, label: str, reference_label: str | None) -> None:
-    """Put the legend into the free triangle above the diagonal."""
+    """Add the legend in the empty triangle above the diagonal."""
     handles = [Line2D([], [], color=FIT, linewidth=1.4, label=label)]
     if reference_label is not None:
         handles.append(Line2D([], [], color=REFERENCE, linewidth=1.1, linestyle=DASHES, label=reference_label))

@@ -1,4 +1,4 @@
-"""The posterior predictive check: do data that the fitted model makes look like those observed?"""
+"""Posterior predictive checks: observed data and data simulated from the fitted model."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -19,16 +19,16 @@ from bernflow.posterior import Posterior
 from bernflow.precision import use_precision
 
 MAX_PANELS = 6
-# Values of one data set that enter a density; of more, evenly spaced ones.
+# Larger data sets are thinned to this many evenly spaced values.
 MAX_VALUES = 2000
-# Whole numbers with at most so many different values are counted instead of smoothed.
+# Integers with at most this many distinct values are shown as frequencies instead of densities.
 MAX_COUNTED = 25
-# At most so many values are shown one by one.
+# Up to this many values are shown individually.
 MAX_EACH = 30
 MAX_LINES = 50
-# Points of a density.
+# Grid points of a density.
 GRID = 160
-# What Stan programs call the replicates of y.
+# Suffixes of replicates in Stan programs.
 SUFFIXES = ("_rep", "_pred", "_sim")
 
 
@@ -39,22 +39,23 @@ def plot_predictive(
     key: Any = 2,
     backend: str | None = None,
 ) -> Any:
-    """Plot observed data over data replicated from the posterior predictive distribution.
+    """Plot observed data and replicates from the posterior predictive distribution.
 
-    Up to 30 values are shown one by one, with the 50 and 90 % intervals of their replicates; more of them as densities,
-    one line per replicate (of the first 50); whole numbers of few values as shares, with their 90 % intervals.
+    Up to 30 values are shown individually, with 50 and 90 % intervals of their replicates. More values are shown as
+    densities, with one line per replicate (of the first 50), or as frequencies with 90 % intervals if they are integers
+    with few distinct values.
 
     Args:
         posterior_or_draws: a posterior with its model, or replicates by name, (num, *shape).
         observed: the observed data by name; those of the posterior's model if None.
         num: number of replicates of a posterior.
         key: integer seed or `jax.random.key` of a posterior's replicates.
-        backend: "matplotlib", "plotly" or "bokeh"; the one chosen by `bernflow.plots.use` if None.
-            Interactive figures show densities, or distribution functions of whole numbers.
+        backend: "matplotlib", "plotly" or "bokeh"; the default set by `bernflow.plots.use` if None.
+            Interactive figures show densities, or distribution functions of integers.
 
     Returns:
-        The figure. That of matplotlib is outside of pyplot's list of open figures: show it in a notebook or call its
-        `savefig`. That of plotly has `write_html`, that of bokeh goes to `bokeh.plotting.show`.
+        The figure. A matplotlib figure is not managed by pyplot: show it in a notebook or call its `savefig`. A plotly
+        figure has `write_html`; pass a bokeh figure to `bokeh.plotting.show`.
 
     Example:
         >>> from bernflow.plots import plot_predictive
@@ -99,7 +100,7 @@ def plot_predictive(
 
 
 def _handles(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[Line2D]:
-    """Return what the legend shows: as dots and intervals, as lines, or as both, whatever the panels have."""
+    """Return legend handles that match the kinds of panels: dots and intervals, lines, or both."""
     are_lines = [len(values) > MAX_EACH and not _is_counted(values, replicates) for values, replicates in pairs]
     each = all(len(values) <= MAX_EACH for values, _ in pairs)
     look: dict[str, Any] = {"linewidth": 1.6} if any(are_lines) else {"linestyle": "none"}
@@ -113,9 +114,9 @@ def _handles(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[Line2D]:
 def match_replicates(
     observed: Mapping[str, Any], draws: Mapping[str, np.ndarray]
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return observed values, (n,), with their replicates, (num, n), where names and shapes agree.
+    """Return observed values, (n,), with their replicates, (num, n), matched by name and shape.
 
-    Values that are not finite (missing ones) are left out, and of very many only evenly spaced ones kept.
+    Non-finite (missing) values are excluded, and large data sets are thinned.
     """
     pairs = {}
     for name, value in observed.items():
@@ -136,7 +137,7 @@ def _shapes(values: Mapping[str, Any], skip: int) -> str:
 
 
 def _is_counted(values: np.ndarray, replicates: np.ndarray) -> bool:
-    """Tell whole numbers of few values; continuous data may be rounded to whole numbers, their replicates are not."""
+    """Tell whether values are integers with few distinct values; replicates of rounded continuous data are not."""
     whole = np.all(values == np.round(values)) and np.all(replicates == np.round(replicates))
     return bool(whole) and len(np.unique(values)) <= MAX_COUNTED
 
@@ -157,14 +158,14 @@ def _draw_counts(axes: Axes, values: np.ndarray, replicates: np.ndarray) -> None
     cells = np.arange(np.floor(low), np.ceil(high) + 1)
     if len(cells) > 4 * MAX_COUNTED:  # a few values far apart
         cells = np.unique(values)
-    shares = np.array([(replicates == cell).mean(axis=1) for cell in cells])
-    bottom, top = np.quantile(shares, (0.05, 0.95), axis=1)
-    axes.bar(cells, shares.mean(axis=1), width=0.8, color=FIT, alpha=0.2)
+    frequencies = np.array([(replicates == cell).mean(axis=1) for cell in cells])
+    bottom, top = np.quantile(frequencies, (0.05, 0.95), axis=1)
+    axes.bar(cells, frequencies.mean(axis=1), width=0.8, color=FIT, alpha=0.2)
     axes.vlines(cells, bottom, top, color=FIT, linewidth=2.4)
     axes.plot(cells, [(values == cell).mean() for cell in cells], "o", color=REFERENCE, markersize=4)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.set_ylim(bottom=0.0)
-    axes.set_ylabel("share")
+    axes.set_ylabel("relative frequency")
 
 
 def _draw_densities(axes: Axes, values: np.ndarray, replicates: np.ndarray) -> None:
@@ -174,7 +175,7 @@ def _draw_densities(axes: Axes, values: np.ndarray, replicates: np.ndarray) -> N
         axes.plot(grid, density, color=FIT, alpha=alpha, linewidth=0.8)
     grid, density = _smooth(values)
     axes.plot(grid, density, color=REFERENCE, linewidth=1.6)
-    # A single wild replicate must not squeeze the rest.
+    # Robust limits, so that a single extreme replicate does not dominate.
     low, high = np.quantile(replicates, (0.002, 0.998))
     low, high = min(low, values.min()), max(high, values.max())
     margin = 0.05 * (high - low) or 1.0
@@ -186,7 +187,7 @@ def _draw_densities(axes: Axes, values: np.ndarray, replicates: np.ndarray) -> N
 
 
 def _smooth(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Estimate a density that runs out at its ends: few values do not tell where a bound is."""
+    """Estimate a density that extends beyond the data, because few values do not reveal a bound."""
     if np.ptp(values) <= 0.0:
         return estimate_density(values)
     grid, density, _ = array_stats.kde(values, bound_correction=False, extend=True, extend_fct=0.5, grid_len=GRID)

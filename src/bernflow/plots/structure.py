@@ -1,4 +1,4 @@
-"""Which parameters a fit lets depend on one another: a matrix of the globals and of the blocks of locals."""
+"""The dependence structure of a fit: a matrix of the globals and of the blocks of locals."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -12,23 +12,23 @@ from bernflow.plots.style import ACCENT, FIT, LITERAL, MUTED, HouseFigure, house
 from bernflow.posterior import Posterior
 from bernflow.posterior.structure import NamedStructure, count
 
-# Rows of the picture: so many of the globals, of one block, and of all blocks but the last.
+# Largest numbers of rows for the globals, for one block, and for all blocks except the last.
 MAX_GLOBALS, MAX_MEMBERS, MAX_LOCALS = 10, 6, 12
-# Without other blocks there is room for more rows.
+# Largest number of rows for globals without blocks.
 MAX_ALONE = 14
-# Letters of a label; inches of a row; part of a cell that stays empty.
+# Characters of a label; height of a row in inches; margin of a cell.
 MAX_LABEL, ROW, INSET = 26, 0.2, 0.07
 GLOBAL = -1
 
 
-class Row(NamedTuple):
-    """A row of the picture: a parameter, or those left out in its place.
+class MatrixRow(NamedTuple):
+    """A row of the figure: a parameter, or a placeholder for omitted ones.
 
     Attributes:
-        label: its name, or how many are left out.
-        group: number of its block, `GLOBAL` for globals; of blocks that are left out, that of the first.
-        last: number of the last block that is left out here; `group` for all other rows.
-        num: number of parameters that are left out; 0 for a parameter.
+        label: name of the parameter, or the number of omitted ones.
+        group: number of its block, or of the first omitted block; `GLOBAL` for globals.
+        last: number of the last omitted block; `group` for all other rows.
+        num: number of omitted parameters; 0 for a parameter.
     """
 
     label: str
@@ -38,14 +38,14 @@ class Row(NamedTuple):
 
     @property
     def stands_for_blocks(self) -> bool:
-        """Whether whole blocks are left out here."""
+        """Whether the row is a placeholder for whole blocks."""
         return self.last > self.group
 
 
 def plot_structure(posterior_or_structure: Posterior | NamedStructure) -> Figure:
-    """Plot which parameters may depend on one another: globals first, then the locals block by block.
+    """Plot the dependence structure: globals first, then the locals by block.
 
-    Of many globals, blocks or members of a block, the first ones and the last one are shown.
+    If there are many globals, blocks or members of a block, the first ones and the last one are shown.
 
     Args:
         posterior_or_structure: a posterior, or its `structure`.
@@ -70,7 +70,7 @@ def plot_structure(posterior_or_structure: Posterior | NamedStructure) -> Figure
         if structure.chained:
             handles += [Patch(color=ACCENT, alpha=0.35, label="neighboring blocks")]
         figure.legend(handles=handles, loc="outside lower left", ncols=2, fontsize=8.5, handlelength=1.0)
-        figure.suptitle(_heading(structure), x=0.01, ha="left", fontweight="bold", fontsize=10.5)
+        figure.set_heading(_heading(structure), size=10.5)
     return figure
 
 
@@ -81,7 +81,7 @@ def _heading(structure: NamedStructure) -> str:
     return f"{count(len(structure.globals), 'global')} and {structure.sizes}{chain}"
 
 
-def _rows(structure: NamedStructure) -> list[Row]:
+def _rows(structure: NamedStructure) -> list[MatrixRow]:
     blocks = structure.blocks
     rows = _members(structure.globals, GLOBAL, MAX_GLOBALS if blocks else MAX_ALONE)
     if len(blocks) == 1:
@@ -92,23 +92,23 @@ def _rows(structure: NamedStructure) -> list[Row]:
         if shown + len(own) > MAX_LOCALS and number:
             last = len(blocks) - 2
             left_out = sum(map(len, blocks[number:-1]))
-            rows.append(Row(f"{count(last - number + 1, 'more block')}", number, last, left_out))
+            rows.append(MatrixRow(f"{count(last - number + 1, 'more block')}", number, last, left_out))
             break
         rows += own
         shown += len(own)
     return rows + (_members(blocks[-1], len(blocks) - 1, MAX_MEMBERS) if blocks else [])
 
 
-def _members(names: Sequence[str], group: int, most: int) -> list[Row]:
-    """Return a row for every name or, of too many, for the first ones and the last one."""
+def _members(names: Sequence[str], group: int, most: int) -> list[MatrixRow]:
+    """Return a row for every name or, if there are too many, for the first ones and the last one."""
     if len(names) <= most:
-        return [Row(_short(name), group, group) for name in names]
+        return [MatrixRow(_short(name), group, group) for name in names]
     num = len(names) - most + 1
     first, last = names[: most - 2], names[-1]
     return [
-        *(Row(_short(name), group, group) for name in first),
-        Row(f"{num:,} more", group, group, num),
-        Row(_short(last), group, group),
+        *(MatrixRow(_short(name), group, group) for name in first),
+        MatrixRow(f"{num:,} more", group, group, num),
+        MatrixRow(_short(last), group, group),
     ]
 
 
@@ -116,7 +116,7 @@ def _short(name: str) -> str:
     return name if len(name) <= MAX_LABEL else f"{name[: MAX_LABEL - 1]}…"
 
 
-def _draw(axes: Axes, rows: Sequence[Row], structure: NamedStructure) -> None:
+def _draw(axes: Axes, rows: Sequence[MatrixRow], structure: NamedStructure) -> None:
     for i, first in enumerate(rows):
         for j, second in enumerate(rows):
             look = _look(first, second, structure.chained)
@@ -142,8 +142,8 @@ def _draw(axes: Axes, rows: Sequence[Row], structure: NamedStructure) -> None:
     _brackets(axes, rows, structure)
 
 
-def _look(first: Row, second: Row, chained: bool) -> dict[str, Any] | None:
-    """Return how a cell looks; None where two rows are independent given the globals."""
+def _look(first: MatrixRow, second: MatrixRow, chained: bool) -> dict[str, Any] | None:
+    """Return the style of a cell; None if two rows are independent given the globals."""
     if GLOBAL in (first.group, second.group):
         return {"facecolor": FIT, "alpha": 1.0 if first.group == second.group else 0.3}
     if first.group == second.group and not first.stands_for_blocks:
@@ -154,8 +154,8 @@ def _look(first: Row, second: Row, chained: bool) -> dict[str, Any] | None:
     return None
 
 
-def _brackets(axes: Axes, rows: Sequence[Row], structure: NamedStructure) -> None:
-    """Say at the right which rows are globals and which are locals."""
+def _brackets(axes: Axes, rows: Sequence[MatrixRow], structure: NamedStructure) -> None:
+    """Label globals and locals at the right."""
     num = sum(row.group == GLOBAL for row in rows)
     spans = [(0, num, count(len(structure.globals), "global"))]
     if structure.blocks:

@@ -1,4 +1,4 @@
-"""One look for every figure: quiet axes, colours that stay apart without colour vision (Okabe and Ito)."""
+"""The common style of all figures, with colors for color-blind readers (Okabe and Ito)."""
 
 import io
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bernflow.diagnostics.verdict import GOOD_KHAT, Diagnostics
+from bernflow.diagnostics.findings import GOOD_KHAT, Diagnostics
 
 FIT = "#0072B2"
 REFERENCE = "#222222"
@@ -17,7 +17,7 @@ ACCENT = "#D55E00"
 MUTED = "#6B6B6B"
 VERDICT_COLORS = {"good": FIT, "usable": "#B37700", "poor": ACCENT}
 
-SETTINGS = {
+RC_PARAMS = {
     "figure.dpi": 110,
     "savefig.dpi": 200,
     "font.size": 9.5,
@@ -31,37 +31,46 @@ SETTINGS = {
     "ytick.color": "#444444",
     "xtick.direction": "out",
     "legend.frameon": False,
-    # Names of a user's model are no code of LaTeX.
+    # Names in a user's model are not LaTeX code.
     "text.usetex": False,
 }
-# For texts that hold names of a user's model: a dollar sign is a dollar sign, and begins no formula.
+# For text with names from a user's model, in which dollar signs do not delimit formulas.
 LITERAL: dict[str, Any] = {"parse_math": False}
 
 
 @contextmanager
 def house_style() -> Iterator[None]:
-    """Use the look inside of a `with` block; the user's own settings come back after it."""
-    with mpl.rc_context(SETTINGS):
+    """Use the style in a `with` block, and restore the user's settings afterward."""
+    with mpl.rc_context(RC_PARAMS):
         yield
 
 
 class HouseFigure(Figure):
-    """A figure that a notebook shows by itself; of matplotlib's own it shows those of pyplot only."""
+    """A figure with a representation for notebooks, which otherwise show only pyplot figures."""
 
     def _repr_png_(self) -> bytes:
         buffer = io.BytesIO()
         self.savefig(buffer, format="png", dpi="figure")
         return buffer.getvalue()
 
+    def set_heading(self, text: str, color: str | None = None, size: float = 11, **kwargs: Any) -> None:
+        """Add a heading above the panels."""
+        self.suptitle(text, x=0.01, ha="left", color=color, fontweight="bold", fontsize=size, **kwargs)
+
+    def set_note(self, note: str | None) -> None:
+        """Add a note below the panels, if there is one."""
+        if note:
+            self.supxlabel(note, x=0.01, ha="left", fontsize=8.5, color=MUTED)
+
 
 def hide_density_axis(axes: Axes) -> None:
-    """Remove the y axis, whose numbers say nothing about a density."""
+    """Remove the y axis, whose scale is not informative for a density."""
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
 
 
 def verdict_title(diagnostics: Diagnostics) -> tuple[str, str]:
-    """Return the line that goes above a figure, and its colour."""
+    """Return the heading of a figure and its color."""
     d = diagnostics
     text = f"{d.verdict.capitalize()} fit:  ESS {100 * d.ess_fraction:.1f} %"
     # A fit is good at a high k-hat only where that is not informative.

@@ -1,4 +1,4 @@
-"""The fitted map from base noise to a parameter: the paper's Figure 1 for one dimension of a posterior."""
+"""The fitted map from base noise to a parameter (the paper's Figure 1)."""
 
 import operator
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ from bernflow.posterior import Posterior
 from bernflow.precision import use_precision
 from bernflow.target import AbstractLayout
 
-# The range of z that is drawn, and the quantiles whose way through the map is traced.
+# The range of z as quantiles, and the quantiles that are traced through the map.
 LATENT_VIEW = (0.001, 0.999)
 GUIDES = (0.05, 0.5, 0.95)
 NUM_CURVES = 25
@@ -34,7 +34,7 @@ NUM_DRAWS = 20_000
 
 
 class Latent(NamedTuple):
-    """The density of one coordinate of the base noise over the drawn range, and the quantiles to trace."""
+    """The density of one coordinate of the base noise on a grid, and the quantiles to trace."""
 
     grid: np.ndarray
     density: np.ndarray
@@ -52,21 +52,21 @@ class Curves(NamedTuple):
 def plot_transformation(
     posterior: Posterior, name: str | None = None, index: int | tuple[int, ...] = 0, key: Any = 0
 ) -> Figure:
-    """Plot how the flow bends the base noise into one parameter (the paper's Figure 1).
+    """Plot the map from the base noise to one parameter (the paper's Figure 1).
 
-    Panel A shows the fitted map z -> theta on the scale of the model, B below it the density of z, C beside it the
-    density of theta under q. Dotted lines trace the 5, 50 and 95 % quantiles of z through the map. With several
-    parameters the map depends on the other coordinates of z: the strong curve holds them at 0, the faint ones at 25
-    random draws, and the density in C is the marginal one.
+    Panel A shows the fitted map z -> theta on the constrained scale, panel B below it the density of z, and panel C
+    beside it the density of theta under q. Dotted lines trace the 5, 50 and 95 % quantiles of z through the map. With
+    several parameters the map depends on the other coordinates of z: they are 0 for the thick curve and 25 random draws
+    for the thin ones, and panel C shows the marginal density.
 
     Args:
-        posterior: a posterior whose distribution is one flow (every family but a mixture).
+        posterior: a posterior whose distribution is a single flow (any family except mixtures).
         name: the parameter; the first one if None.
         index: its component, as a number in C order or as a tuple of indices.
-        key: integer seed or `jax.random.key` of the draws behind the faint curves and panel C.
+        key: integer seed or `jax.random.key` of the draws for the thin curves and panel C.
 
     Returns:
-        The figure, outside of pyplot's list of open figures: show it in a notebook or call its `savefig`.
+        The figure, not managed by pyplot: show it in a notebook or call its `savefig`.
 
     Example:
         >>> from bernflow.plots import plot_transformation
@@ -76,7 +76,7 @@ def plot_transformation(
     flow = posterior.distribution
     if not isinstance(flow, AbstractFlow):
         raise ArgumentError(
-            f"plot_transformation: the distribution is a {type(flow).__name__}, which is no single map from z to "
+            f"plot_transformation: the distribution is a {type(flow).__name__}, which is not a single map from z to "
             "theta; expected one flow. Fit with components=1, or use plot_posterior."
         )
     name, where = _component(posterior, name, index)
@@ -116,15 +116,15 @@ def _component(posterior: Posterior, name: str | None, index: int | tuple[int, .
 
 
 def _own_column(layout: AbstractLayout, name: str, where: tuple[int, ...]) -> int:
-    """Return the place in x that drives a component: of those of its parameter, the last that it depends on.
+    """Return the index in x that controls a component: the last one of its parameter on which it depends.
 
-    For a scale or a probability that is its own place; a component of a simplex or of a Cholesky factor depends on
-    several, and the flow is autoregressive, so that the last one is what the others leave free.
+    A scale or a probability depends on a single one. A component of a simplex or of a Cholesky factor depends on
+    several, of which the last one is free given the others in the autoregressive order.
     """
     position = layout.names.index(name)
     before = layout.order[: layout.order.index(position)]
     start = sum(layout.sizes[i] for i in before)
-    # Away from zero, where some transforms have a vanishing derivative.
+    # Not at zero, where the derivative of some transforms vanishes.
     x = jnp.full(layout.dim, 0.5)
     gradient = np.asarray(jax.jit(jax.grad(lambda x: layout.constrain(x)[0][name][where]))(x))
     active = np.flatnonzero(gradient[start : start + layout.sizes[position]])
@@ -134,13 +134,13 @@ def _own_column(layout: AbstractLayout, name: str, where: tuple[int, ...]) -> in
 
 
 def _center(flow: AbstractFlow, noise: Float[Array, "s p"]) -> Float[Array, " p"]:
-    """Return where the other coordinates are held: 0, or the middle of a noise that has no density there."""
+    """Return the values of the other coordinates: 0, or the median if the noise has no density at 0."""
     center = jnp.zeros(flow.dim)
     return center if jnp.isfinite(flow.base_log_prob(center)) else jnp.median(noise, axis=0)
 
 
 def _latent(flow: AbstractFlow, column: int, center: Float[Array, " p"], noise: Float[Array, "s p"]) -> Latent:
-    """Evaluate the density of one coordinate of z, by quadrature: the coordinates are independent."""
+    """Evaluate the density of one coordinate of z, by quadrature; the coordinates are independent."""
     low, high = float(noise[:, column].min()), float(noise[:, column].max())
     wide = np.linspace(2 * low - high, 2 * high - low, 20001)
     one = eqx.filter_jit(jax.vmap(lambda u: flow.base_log_prob(center.at[column].set(u))))
@@ -161,7 +161,7 @@ def _values(
     others: Float[Array, " p"],
     z: Float[Array, " s"],
 ) -> Float[Array, " s"]:
-    """Map values of one coordinate of z to a component of theta, the other coordinates being held."""
+    """Map values of one coordinate of z to a component of theta, with the other coordinates fixed."""
     name, where = component
 
     def one(u: Float[Array, ""]) -> Float[Array, ""]:
@@ -183,7 +183,7 @@ def _trace(flow, layout, component, column, center, others, latent: Latent) -> C
 
 @filter_jit
 def _along(flow: AbstractFlow, layout: AbstractLayout, name: str, z: Float[Array, " s"]) -> tuple[Array, Array]:
-    """Return theta(z) and log q there, for a single parameter: by the change of variables, without an inverse."""
+    """Return theta(z) and log q for a single parameter, by change of variables without an inverse."""
 
     def one(u: Float[Array, ""]) -> tuple[Array, Array]:
         x, log_det = flow.transform_and_log_det(u[None])
@@ -199,7 +199,7 @@ def _theta_density(posterior: Posterior, panel: Panel, latent: Latent) -> tuple[
     if layout.dim > 1 or int(np.prod(layout.sites[0].shape)) > 1:
         return estimate_density(panel.values)
     with use_precision(posterior.precision):
-        # A fine grid: where the map is steep, few values of z cover a wide range of theta.
+        # A fine grid, because few values of z cover a wide range of theta if the map is steep.
         z = jnp.linspace(latent.grid[0], latent.grid[-1], 10 * NUM_POINTS)
         theta, log_q = _along(flow, layout, panel.name, z)  # type: ignore[arg-type]
         return np.asarray(theta, np.float64), np.exp(np.asarray(log_q, np.float64))
@@ -226,16 +226,16 @@ def _draw(posterior: Posterior, panel: Panel, column: int, latent: Latent, curve
         side.set_xlim(0.0, 1.12 * theta_density.max())
         _draw_guides((upper, lower, side), latent, curves.at_guides)
         _label((upper, lower, side), panel.label, "$z$" if posterior.layout.dim == 1 else f"$z_{{{column + 1}}}$")
-        # Of the first coordinate all curves are one: nothing comes before it that could move them.
+        # All curves of the first coordinate are equal, because it depends on no other.
         moved = any(not np.allclose(curve, curves.center) for curve in curves.others)
         _legend(figure.add_subplot(grid[1, 1]), len(curves.others) if moved else 0)
         title, color = verdict_title(posterior.diagnostics)
-        figure.suptitle(title, x=0.01, ha="left", color=color, fontweight="bold", fontsize=11)
+        figure.set_heading(title, color)
     return figure
 
 
 def _theta_limits(values: np.ndarray, latent: Latent, curves: Curves) -> tuple[float, float]:
-    """Return a range that holds the marginal density and the strong curve, but not the far ends of the faint ones."""
+    """Return a range that includes the marginal density and the thick curve, but not the ends of the thin ones."""
     bulk = curves.center[(latent.grid >= latent.guides[0]) & (latent.grid <= latent.guides[-1])]
     ends = curves.center if not curves.others else bulk
     low, high = np.quantile(values, VIEW)
@@ -245,7 +245,7 @@ def _theta_limits(values: np.ndarray, latent: Latent, curves: Curves) -> tuple[f
 
 
 def _draw_guides(axes: tuple[Axes, Axes, Axes], latent: Latent, at_guides: np.ndarray) -> None:
-    """Trace quantiles of z upwards to the curve, and from there across to the density of theta."""
+    """Trace quantiles of z to the curve, and from there to the density of theta."""
     upper, lower, side = axes
     look: dict[str, Any] = {"color": ACCENT, "linewidth": 0.9, "linestyle": (0, (1, 1.6))}
     bottom, right = upper.get_ylim()[0], latent.grid[-1]
@@ -266,14 +266,14 @@ def _label(axes: tuple[Axes, Axes, Axes], theta: str, z: str) -> None:
     lower.set_yticks([])
     side.tick_params(labelleft=False)
     side.set_xticks([])
-    name = theta.replace("$", r"\$")  # here formulas are wanted, but none that a name would begin
+    name = theta.replace("$", r"\$")  # this label is a formula, but the name is not
     side.set_xlabel(f"$q(${name}$)$")
     for letter, panel in zip("ABC", (upper, lower, side), strict=True):
         panel.set_title(letter, loc="left", fontweight="bold", fontsize=11, pad=4)
 
 
 def _legend(axes: Axes, num_others: int) -> None:
-    """Say in the free corner what the lines are."""
+    """Add the legend in the empty corner."""
     axes.axis("off")
     handles = [Line2D([], [], color=ACCENT, linewidth=0.9, linestyle=(0, (1, 1.6)), label="5, 50, 95 % of $z$")]
     if num_others:

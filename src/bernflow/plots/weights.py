@@ -1,4 +1,4 @@
-"""The tail of the importance weights, which decides how far a fit can be trusted."""
+"""The tail of the importance weights, and the Pareto fit whose shape is k-hat."""
 
 from typing import Any
 
@@ -9,22 +9,22 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 from numpy.typing import ArrayLike
 
+from bernflow.diagnostics.findings import USABLE_KHAT
 from bernflow.diagnostics.importance import CONSTANT_SPREAD, MIN_DRAWS, check_log_weights, psis, tail_size
-from bernflow.diagnostics.verdict import USABLE_KHAT
 from bernflow.errors import ArgumentError
 from bernflow.plots.backends import stay_static
 from bernflow.plots.style import ACCENT, FIT, MUTED, HouseFigure, house_style, verdict_title
 from bernflow.posterior import Posterior
 
-# Points of the curve left of the tail; what lies left of the first one is not shown.
+# Points of the curve left of the tail, and the quantile at which it begins.
 BODY_VIEW, NUM_BODY = 0.01, 200
 
 
 def plot_weights(posterior_or_log_weights: Posterior | ArrayLike, num: int = 20_000, key: Any = 1) -> Figure:
-    """Plot how often the importance weights exceed a value, with the Pareto fit to their tail whose shape is k-hat.
+    """Plot the survival function of the importance weights, with the Pareto fit to their tail whose shape is k-hat.
 
-    Right of the threshold every draw is a point. In these axes a Pareto tail of shape k falls with slope -1 / k; the
-    dotted line has the slope of k = 0.7, above which weights cannot be relied upon: a tail steeper than it is good.
+    To the right of the threshold every draw is a point. A Pareto tail of shape k has slope -1 / k in these axes; the
+    dotted line has the slope of k = 0.7, above which weights are unreliable: a steeper tail is good.
 
     Args:
         posterior_or_log_weights: a posterior with its model, or log weights log p - log q of draws of q, (num,).
@@ -39,7 +39,7 @@ def plot_weights(posterior_or_log_weights: Posterior | ArrayLike, num: int = 20_
     heading = None
     if isinstance(posterior_or_log_weights, Posterior):
         found = posterior_or_log_weights.log_weights(num, key)
-        # Judged as weight zero, here as there.
+        # Treated as weight zero, as in the diagnostics.
         raw = np.where(np.isnan(found) | (found == np.inf), -np.inf, found)
         heading = verdict_title(posterior_or_log_weights.diagnostics)
     else:
@@ -53,7 +53,7 @@ def plot_weights(posterior_or_log_weights: Posterior | ArrayLike, num: int = 20_
         figure = HouseFigure(figsize=(6.4, 3.6), layout="constrained")
         _draw(figure.subplots(), raw)
         if heading:
-            figure.suptitle(heading[0], x=0.01, ha="left", color=heading[1], fontweight="bold", fontsize=11)
+            figure.set_heading(*heading)
     return figure
 
 
@@ -63,22 +63,23 @@ def _draw(axes: Axes, raw: Float[np.ndarray, " s"]) -> None:
     mean = top + np.log(np.mean(np.exp(raw - top)))
     order = np.argsort(raw)
     x = raw[order] - mean
-    share = (raw.size - np.arange(raw.size) - 0.5) / raw.size
+    survival = (raw.size - np.arange(raw.size) - 0.5) / raw.size
     positive = int(np.sum(raw > -np.inf))
     size = tail_size(positive)
     start = raw.size - size
     body = np.unique(np.linspace(raw.size - positive + BODY_VIEW * positive, start, NUM_BODY).astype(int))
-    axes.plot(x[body], share[body], color=MUTED, linewidth=1.6, label="draws below the tail")
-    axes.plot(x[start:], share[start:], "o", color=FIT, markersize=2.6, markeredgewidth=0, label=f"{size} in the tail")
+    axes.plot(x[body], survival[body], color=MUTED, linewidth=1.6, label="draws below the tail")
+    style: dict[str, Any] = {"color": FIT, "markersize": 2.6, "markeredgewidth": 0}
+    axes.plot(x[start:], survival[start:], "o", label=f"{size} in the tail", **style)
     left, right = float(x[body[0]]), float(x[-1])
     threshold = float(x[start - 1])
     fit = _fitted(smoothed[order], raw[order], x, start, khat)
     if fit is not None:
-        # Smoothed weights end at the largest raw one; the fit itself goes on.
+        # Smoothed weights are truncated at the largest raw one; the fit itself is not.
         shown = int(np.searchsorted(fit, x[-1] - CONSTANT_SPREAD)) + 1
         axes.plot(
             fit[:shown],
-            share[start:][:shown],
+            survival[start:][:shown],
             color=ACCENT,
             linewidth=1.6,
             label=f"Pareto fit to these draws, k-hat {khat:.2f}",
@@ -100,7 +101,7 @@ def _draw(axes: Axes, raw: Float[np.ndarray, " s"]) -> None:
     axes.set_xlim(left - margin, right + margin)
     axes.set_yscale("log")
     axes.set_ylim(0.35 / raw.size, 1.6)
-    # Percentages need no mathematical type, and read well.
+    # Percentages without math text.
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.xaxis.set_major_locator(MaxNLocator(6))
@@ -112,14 +113,14 @@ def _draw(axes: Axes, raw: Float[np.ndarray, " s"]) -> None:
 def _fitted(
     smoothed: Float[np.ndarray, " s"], raw: Float[np.ndarray, " s"], x: Float[np.ndarray, " s"], start: int, khat: float
 ) -> Float[np.ndarray, " tail"] | None:
-    """Return the quantiles of the fitted tail on the scale of x; None where nothing could be fitted."""
+    """Return the quantiles of the fitted tail on the scale of x; None if there is no fit."""
     if not np.isfinite(khat) or khat == 0.0:
         return None
-    # The draw below the tail is not smoothed: it tells by how much normalization has shifted the rest.
+    # The draw below the tail is not smoothed, so it determines the shift by normalization.
     shift = raw[start - 1] - smoothed[start - 1]
     fit = np.sort(smoothed[start:] + shift) - (raw[start - 1] - x[start - 1])
     if np.array_equal(np.sort(smoothed[start:] + shift), raw[start:]):
-        # Nothing is smoothed where the tail spans hundreds of nats; k-hat is then Hill's, of an exact Pareto tail.
+        # Tails that span hundreds of nats are not smoothed; k-hat is then Hill's estimator of a Pareto tail.
         probability = (np.arange(len(fit)) + 0.5) / len(fit)
         fit = x[start - 1] - khat * np.log1p(-probability)
     return fit

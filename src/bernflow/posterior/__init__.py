@@ -1,4 +1,4 @@
-"""The fitted posterior, and its files."""
+"""The fitted posterior and its file format."""
 
 from bernflow.posterior.archive import load, save
 from bernflow.posterior.posterior import Posterior

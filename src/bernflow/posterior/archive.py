@@ -1,6 +1,5 @@
-"""Saved posteriors: one zip file of plain arrays and a manifest in JSON. Nothing in it is ever executed."""
+"""Saved posteriors: a zip file of arrays and a JSON manifest. No code from the file is executed."""
 
-import dataclasses
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bernflow.diagnostics.verdict import VERDICTS, Diagnostics, judge
+from bernflow.diagnostics.findings import FINDINGS, OTHER_MODEL, SAVED, VERDICTS, Diagnostics, Finding, remark
+from bernflow.diagnostics.verdict import judge
 from bernflow.errors import ArgumentError, BernflowError, FileFormatError, ModelError
 from bernflow.flows.base import AbstractDistribution
 from bernflow.flows.structure import Structure
@@ -28,18 +28,18 @@ from bernflow.posterior.trees import fill_arrays, named_arrays
 from bernflow.precision import float_dtype, resolve_precision, use_precision
 from bernflow.target import AbstractLayout, Layout, layout_of
 
-KIND = Kind("bernflow-posterior", 6, "a saved posterior", "post.save(path)", "copy it anew, or fit and save it again")
-# Begins the names of the arrays of a network, of the flow and of the history.
+KIND = Kind("bernflow-posterior", 6, "a saved posterior", "post.save(path)", "copy it again, or fit and save it again")
+# Prefixes of the names of arrays.
 NETWORK, FLOW, HISTORY = "network", "flow", "history"
 DRAWS, STATS, TRIAL = "draws", "stats", "trial"
-# Draws behind a verdict on a fit under another model than its own.
+# Number of draws for the verdict on a fit under another model than its own.
 NUM_JUDGED = 10_000
-# Nobody fits polynomials of a higher order; the matrices that they need would fill the memory.
+# Largest polynomial order that is read; the matrices of higher orders would fill the memory.
 MAX_ORDER = 5_000
 
 
 class Record(NamedTuple):
-    """What a file says about a posterior, all but the flow itself."""
+    """The content of a file except for the flow."""
 
     sites: tuple[Site, ...]
     diagnostics: Diagnostics
@@ -49,9 +49,9 @@ class Record(NamedTuple):
 
 
 def save(posterior: Posterior, path: str | os.PathLike) -> Path:
-    """Save a posterior to one file, whole or not at all.
+    """Save a posterior to a file, atomically.
 
-    The model and its data are not stored, the trained weights of its network are.
+    The model and its data are not stored; the trained weights of its network are.
     """
     path = Path(path)
     if not path.parent.is_dir():
@@ -68,7 +68,7 @@ def save(posterior: Posterior, path: str | os.PathLike) -> Path:
         "sites": _describe_sites(posterior.layout.sites),
         "recipe": posterior.distribution.recipe(),
         "precision": posterior.precision,
-        "diagnostics": dataclasses.asdict(posterior.diagnostics),
+        "diagnostics": posterior.diagnostics.to_dict(),
         "settings": posterior.settings,
         "history": {name: f"{member}.npy" for name, member in history.items()},
         "layout": {"order": posterior.layout.order, "sizes": posterior.layout.sizes},
@@ -77,7 +77,7 @@ def save(posterior: Posterior, path: str | os.PathLike) -> Path:
             "draws": list(stored.draws),
             "stats": list(stored.stats),
             "dims": {name: list(axes) for name, axes in stored.axes.dims.items()},
-            "coords": {name: _plain_labels(labels) for name, labels in stored.axes.coords.items()},
+            "coords": {name: plain_labels(labels) for name, labels in stored.axes.coords.items()},
             "first": stored.axes.first,
             "roles": stored.roles._asdict(),
         },
@@ -91,14 +91,15 @@ def load(
     refiner: Callable[..., Posterior] | None = None,
     check: bool = True,
 ) -> Posterior:
-    """Read a posterior that `Posterior.save` wrote.
+    """Read a posterior written by `Posterior.save`.
 
     Args:
         path: the file.
-        model: the model with its data, for weighted draws, predictions and refining. It must have the same
+        model: the model with its data, for weighted draws, predictions and refinement. It must have the same
             parameters with the same shapes and supports as the saved posterior.
-        refiner: what `Posterior.refine` calls.
-        check: refuse a model whose density is not that of the fit; otherwise the fit is judged anew under it.
+        refiner: the function that `Posterior.refine` calls.
+        check: raise an error if the density of the model is not that of the fit; otherwise the fit is judged again
+            under this model.
     """
     path = Path(path)
     if model is not None and not isinstance(model, AbstractModel):
@@ -128,7 +129,7 @@ def load(
 
 
 def _saved_layout(path: Path, sites: tuple[Site, ...], manifest: dict[str, Any]) -> AbstractLayout:
-    """Return the layout by the supports, or, where the model alone knows the map, one that only names the places."""
+    """Return the layout by the supports, or a layout without map if only the model knows it."""
     if all(site.support is not None for site in sites) or "layout" not in manifest:
         return _layout(path, sites)
     with _explained(path):
@@ -150,7 +151,7 @@ def _stored_arrays(stored: Stored) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _stored(facts: dict[str, Any], arrays: dict[str, np.ndarray], layout: AbstractLayout) -> Stored:
-    """Rebuild what a file holds besides the flow; files of earlier versions hold nothing."""
+    """Rebuild the content of a file besides the flow; earlier versions have none."""
 
     def group(kind: str, names: list[str]) -> dict[str, np.ndarray]:
         return {str(name): arrays[f"{kind}_{i:04d}"] for i, name in enumerate(names)}
@@ -173,14 +174,14 @@ def _stored(facts: dict[str, Any], arrays: dict[str, np.ndarray], layout: Abstra
     return Stored(draws, stats, bool(facts.get("weighted", False)), axes, roles, trial)
 
 
-def _plain_labels(labels: Any) -> list[Any]:
-    """Return labels along an axis as JSON has them; dates and the like as text."""
+def plain_labels(labels: Any) -> list[Any]:
+    """Return labels along an axis as JSON values; dates and the like as strings."""
     plain = np.asarray(labels).tolist()
     return [label if isinstance(label, bool | int | float | str) else str(label) for label in plain]
 
 
 def _check_density(posterior: Posterior, model: AbstractModel, trial: Trial, check: bool) -> None:
-    """Compare the density of a model with that of the fit: refuse another one, or judge the fit anew under it."""
+    """Compare the density of a model with that of the fit; if it differs, raise an error or judge the fit again."""
     found = try_density(posterior, model, trial)
     difference = trial.difference(model, found.log_density)
     if difference is None:
@@ -188,20 +189,19 @@ def _check_density(posterior: Posterior, model: AbstractModel, trial: Trial, che
     by = f"by up to {difference:.3g} nats at {len(trial.x)} draws of the fit"
     if check:
         raise ArgumentError(
-            f"load(model=...): the log density of this model differs from that of the fit {by}: its data, or its code, "
-            "are not those that were fitted. Pass these, fit the new data with bf.fit, or attach the model all the "
-            "same with check=False; the fit is then judged anew under it."
+            f"load(model=...): the log density of this model differs from that of the fit {by}: its data or code are "
+            "not those that were fitted. Pass the fitted model, fit the new data with bf.fit, or attach the model "
+            "anyway with check=False; the fit is then judged again under it."
         )
-    diagnostics = judge(posterior.log_weights(NUM_JUDGED))
-    posterior.diagnostics = dataclasses.replace(
-        diagnostics,
-        status=f"{diagnostics.status} This is the verdict on an earlier fit under another model or other data, whose "
-        f"log density differs {by}.",
+    other = remark(
+        OTHER_MODEL,
+        f"this is the verdict on an earlier fit under another model or other data, whose log density differs {by}",
     )
+    posterior.diagnostics = judge(posterior.log_weights(NUM_JUDGED)).adding(other)
 
 
 def read_record(path: str | os.PathLike) -> Record:
-    """Read all but the flow, also where that cannot be used without its model, as for Stan programs."""
+    """Read everything except the flow, which may not be usable without its model, as for Stan programs."""
     path = Path(path)
     manifest, arrays = read_container(path, KIND)
     with _explained(path):
@@ -221,7 +221,7 @@ def _parse(manifest: dict[str, Any], arrays: dict[str, np.ndarray]) -> Record:
 
 
 def _structure(manifest: dict[str, Any], sites: tuple[Site, ...], num_values: int) -> NamedStructure | None:
-    """Return the structure of the flow, whose recipe describes it; None where the file does not name its dimensions."""
+    """Return the structure in the recipe of the flow; None if the file does not name its dimensions."""
     recipe, stored = manifest["recipe"], manifest.get("stored", {})
     if "layout" not in manifest:
         return None
@@ -232,32 +232,45 @@ def _structure(manifest: dict[str, Any], sites: tuple[Site, ...], num_values: in
 
 
 def _diagnostics(spec: dict[str, Any]) -> Diagnostics:
-    """Rebuild the figures; a word in the place of a number would only be met when they are shown."""
-    words = {"improper": spec["improper"], "looked": spec.get("looked")}
-    for name, value in words.items():
-        if not isinstance(value, str | None):
-            raise TypeError(f"{name} is {value!r}")
-    words |= {name: str(spec[name]) for name in ("verdict", "status")}
-    if words["verdict"] not in VERDICTS:
-        raise ValueError(f"the verdict is {words['verdict']!r}")
-    counts = {name: int(spec[name]) for name in ("num_draws", "num_nonfinite")}
-    others = spec.keys() - words.keys() - counts.keys()
-    return Diagnostics(**words, **counts, **{n: None if spec[n] is None else float(spec[n]) for n in others})  # type: ignore[arg-type]
+    """Rebuild the diagnostics, with checks of the types of their values."""
+    for name in ("improper", "looked"):
+        if not isinstance(spec.get(name), str | None):
+            raise TypeError(f"{name} is {spec[name]!r}")
+    found = spec.get("findings")
+    if found is None:  # a file of an earlier version has only the sentence
+        improper = spec.get("improper") or ""
+        found = [{"kind": SAVED, "level": spec["verdict"], "cause": spec["status"], "parameters": improper}]
+    if not found:
+        raise ValueError("the verdict rests on no finding")
+    known: dict[str, Any] = {"findings": tuple(map(_finding, found)), "looked": spec.get("looked")}
+    known |= {name: int(spec[name]) for name in ("num_draws", "num_nonfinite")}
+    # These follow from the findings.
+    others = spec.keys() - known.keys() - {"verdict", "status", "improper"}
+    return Diagnostics(**known | {n: None if spec[n] is None else float(spec[n]) for n in others})
+
+
+def _finding(spec: dict[str, Any]) -> Finding:
+    for name, known in (("kind", FINDINGS), ("level", VERDICTS)):
+        if spec[name] not in known:
+            raise ValueError(f"the {name} of a finding is {spec[name]!r}")
+    words = {name: str(spec.get(name, "")) for name in ("cause", "advice", "parameters")}
+    figures = {str(name): float(value) for name, value in spec.get("figures", {}).items()}
+    return Finding(spec["kind"], spec["level"], **words, figures=figures)
 
 
 @contextmanager
 def _explained(path: Path) -> Iterator[None]:
-    """Name the file in errors about its contents."""
+    """Convert errors about the contents of a file to a `FileFormatError` that names the file."""
     try:
         yield
     except BernflowError as error:
         raise FileFormatError(f"{path}: {error}") from error
-    except Exception as error:  # what is built from a file that was made up can fail in any way
+    except Exception as error:  # a manipulated file can cause any error
         raise KIND.damaged(path, f"{type(error).__name__}: {error}") from error
 
 
 def _check_sizes(recipe: dict[str, Any], num_values: int) -> None:
-    """Refuse sizes that the arrays of the file cannot fill, before memory is reserved for them."""
+    """Raise an error for sizes that do not match the arrays of the file, before memory is allocated."""
     for part in recipe.get("components", ()):
         _check_sizes(part, num_values)
     dim, width, order = (int(recipe.get(name, 0)) for name in ("dim", "width", "order"))
@@ -265,17 +278,17 @@ def _check_sizes(recipe: dict[str, Any], num_values: int) -> None:
     num_expected = max(dim**2 if recipe.get("outer") == "triangular" else dim, width**2, (dim - border) * rank)
     if min(dim, width, order, border, dim - border, rank) < 0 or num_expected > num_values or order > MAX_ORDER:
         raise FileFormatError(
-            f"the flow would have {dim} dimensions, width {width} and order {order}, and the file has {num_values} "
-            "numbers: expected sizes that fit them."
+            f"the flow would have {dim} dimensions, width {width} and order {order}, but the file has {num_values} "
+            "numbers: expected consistent sizes."
         )
 
 
 def _layout(path: Path, sites: tuple[Site, ...]) -> Layout:
-    """Return the map to the parameters; supports that were made up can fail wherever they are used."""
+    """Return the layout, checked by an abstract evaluation, because manipulated supports can cause any error."""
     try:
         layout = Layout(sites)
         theta, _ = jax.eval_shape(layout.constrain, jax.ShapeDtypeStruct((layout.dim,), float_dtype()))
-    except ModelError:  # it needs the model
+    except ModelError:  # the layout needs the model
         raise
     except Exception as error:
         raise KIND.damaged(path, f"{type(error).__name__}: {error}") from error
@@ -286,15 +299,15 @@ def _layout(path: Path, sites: tuple[Site, ...]) -> Layout:
 
 
 def _build(recipe: dict[str, Any]) -> AbstractDistribution:
-    """Rebuild a distribution without its trained arrays."""
-    # Here, because some families import optional packages, which drawing and saving do not need.
+    """Rebuild a distribution with untrained arrays."""
+    # Imported here, because some families import optional packages, which drawing and saving do not need.
     from bernflow.flows.families import build
 
     return build(recipe)
 
 
 def _fill(skeleton: AbstractDistribution, stored: list[np.ndarray]) -> AbstractDistribution:
-    """Put stored arrays in the place of a skeleton's."""
+    """Replace the arrays of a skeleton by stored ones."""
     arrays, static = eqx.partition(skeleton, eqx.is_array)
     leaves, structure = jax.tree.flatten(arrays)
     expected, given = ([(a.shape, str(a.dtype)) for a in group] for group in (leaves, stored))
@@ -304,16 +317,16 @@ def _fill(skeleton: AbstractDistribution, stored: list[np.ndarray]) -> AbstractD
 
 
 def _with_network(path: Path, model: AbstractModel, arrays: dict[str, np.ndarray]) -> AbstractModel:
-    """Give a model the trained weights of the file, if there are any."""
+    """Set the network weights of a model to those in the file, if there are any."""
     stored = {name: values for name, values in arrays.items() if name.startswith(f"{NETWORK}_")}
     if not stored:
         return model
     if not isinstance(model, AbstractJointModel) or model.trained()[0] is None:
-        raise ArgumentError(f"{path} holds the weights of a network, which the model given lacks: pass the one fitted.")
+        raise ArgumentError(f"{path} contains network weights, but the model has no network: pass the fitted model.")
     try:
         weights, state = fill_arrays(NETWORK, model.trained(), stored)
     except (KeyError, ValueError) as error:
-        raise ArgumentError(f"{path} holds the weights of another network than the model's ({error}).") from error
+        raise ArgumentError(f"{path} contains weights of another network than the model's ({error}).") from error
     return model.frozen(weights, state)
 
 

@@ -1,4 +1,4 @@
-"""Checks of what users pass to a posterior."""
+"""Checks of arguments."""
 
 import operator
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from bernflow.target import AbstractLayout
 
 
 def check_count(value: Any, name: str = "num") -> int:
-    """Return a number of draws or the like, which must be a positive integer."""
+    """Check that a number of draws or the like is a positive integer, and return it."""
     try:
         count = operator.index(value)
     except TypeError:

@@ -1,4 +1,4 @@
-"""Draws of Markov chains by name, with the verdict on their convergence."""
+"""Draws of Markov chains by name, with convergence diagnostics."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -25,14 +25,14 @@ Draws = dict[str, np.ndarray]
 
 
 class NutsRun:
-    """Draws of NUTS, exact but for their Monte Carlo error once the chains have converged.
+    """Draws of NUTS, exact up to Monte Carlo error if the chains have converged.
 
     Attributes:
         x: the draws on R^p, (chains, num, p).
-        stats: what the sampler says of every draw, (chains, num) each, under the names of ArviZ.
-        num_gradients: number of gradients of the log density that the run took, warmup included.
-        settings: how the run was made, JSON-able.
-        diagnostics: R-hat, effective numbers of draws, divergences, `verdict` and `status`.
+        stats: sampler statistics of every draw, (chains, num) each, with the names of ArviZ.
+        num_gradients: number of gradient evaluations, including warmup.
+        settings: settings of the run, JSON-serializable.
+        diagnostics: R-hat, effective sample sizes, divergences, `verdict` and `status`.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class NutsRun:
         """Return the draws on the constrained scale.
 
         Args:
-            deterministic: include the quantities that the model derives from its parameters.
+            deterministic: include derived quantities.
 
         Returns:
             One array of shape (chains, num, *shape) per name.
@@ -69,10 +69,10 @@ class NutsRun:
     def summary(
         self, var_names: Sequence[str] | str | None = None, filter_vars: str | None = None, *, ci_prob: float = 0.9
     ) -> "pd.DataFrame":
-        """Tabulate mean, sd, central interval, R-hat and effective number of draws of every scalar component.
+        """Tabulate mean, sd, central interval, R-hat and effective sample size of every scalar component.
 
         Args:
-            var_names: the quantities to show, or with `~` before their names to leave out; all if None.
+            var_names: the quantities to show, or to leave out if prefixed by `~`; all if None.
             filter_vars: None (whole names), "like" (parts of names) or "regex", as in ArviZ.
             ci_prob: probability of the interval.
         """
@@ -83,15 +83,15 @@ class NutsRun:
         return summary(tree, kind="all", ci_kind="eti", ci_prob=ci_prob, round_to="none")
 
     def to_arviz(self, log_likelihood: bool = True, kind: Kind = "auto") -> Any:
-        """Export for ArviZ, chain by chain; `log_likelihood=False` leaves the largest part of it out.
+        """Export to ArviZ with one chain per Markov chain.
 
         Args:
-            log_likelihood: include the pointwise log likelihood.
-            kind: "datatree" for ArviZ 1, "inferencedata" for ArviZ 0.x, "auto" for that which is installed.
+            log_likelihood: include the pointwise log likelihood, which is the largest part.
+            kind: "datatree" for ArviZ 1, "inferencedata" for ArviZ 0.x, "auto" for the installed version.
 
         Returns:
-            The groups `posterior`, `sample_stats` and, as far as the model knows them, `log_prior`, `log_likelihood`,
-            `observed_data` and `constant_data`.
+            The groups `posterior`, `sample_stats` and, if available, `log_prior`, `log_likelihood`, `observed_data` and
+            `constant_data`.
         """
         return as_installed(self.to_tree(log_likelihood), kind)
 
@@ -129,7 +129,7 @@ class NutsRun:
 
 
 def _varying(theta: Draws, axes: Axes) -> tuple[list[str], Float[np.ndarray, "d chains num"]]:
-    """Return the scalar components that vary, with their names: a corner of a Cholesky factor is always one."""
+    """Return the scalar components that vary, with their names; one corner of a Cholesky factor is always 1."""
     names, values = [], []
     for name, value in theta.items():
         for index, label in axes.labels(name, value.shape[2:]):
@@ -138,7 +138,7 @@ def _varying(theta: Draws, axes: Axes) -> tuple[list[str], Float[np.ndarray, "d 
             if np.any(component != component[0, 0]):
                 names.append(label)
                 values.append(component)
-    # Nothing varies where every chain is stuck at one point; R-hat is then not a number, and the verdict poor.
+    # If all chains are stuck at one point, R-hat is NaN and the verdict poor.
     return (names, np.stack(values)) if names else (["every parameter"], np.full((1, *value.shape[:2]), np.nan))
 
 

@@ -1,7 +1,9 @@
-"""One file of named arrays and a manifest: plain data with checksums, of which nothing is executed or trusted."""
+"""A file format for named arrays and a manifest with checksums; files are untrusted and no code is executed."""
 
 import hashlib
+import io
 import json
+import math
 import os
 import re
 import stat
@@ -12,16 +14,15 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from bernflow.errors import FileFormatError
+from bernflow.errors import ArgumentError, FileFormatError
 from bernflow.files import write_whole
-from bernflow.posterior.encoding import from_json, to_array, to_bytes, to_json
 from bernflow.versions import version_of
 
 MANIFEST = "manifest.json"
 ARRAY = ".npy"
-# The room for a checksum at the end of a file, in hexadecimal digits.
-UNSEALED, BLOCK = bytes(2 * hashlib.sha256().digest_size), 2**20
-# Names of members never become paths; odd ones are refused all the same.
+# Placeholder for the hexadecimal checksum at the end of a file.
+UNSEALED, READ_SIZE = bytes(2 * hashlib.sha256().digest_size), 2**20
+# Names of members are never used as paths, but unusual ones are still rejected.
 PLAIN_NAME = re.compile(r"\w+\.(npy|json)", re.ASCII)
 
 
@@ -29,11 +30,11 @@ class Kind(NamedTuple):
     """A kind of file.
 
     Attributes:
-        format: the name that its manifest has.
-        version: the version that is written, and the only one that is read.
-        what: what a user calls such a file.
-        writer: what writes it.
-        remedy: what to do with a damaged or outdated one.
+        format: name of the format in the manifest.
+        version: format version that is written, and the only one that is read.
+        what: description of such a file, for messages.
+        writer: the call that writes it.
+        remedy: what to do with a damaged or outdated file.
     """
 
     format: str
@@ -43,25 +44,25 @@ class Kind(NamedTuple):
     remedy: str
 
     def damaged(self, path: Path, why: str) -> FileFormatError:
-        """Say that a file is not what it should be."""
+        """Return an error for a damaged file."""
         return FileFormatError(f"{path} is not {self.what}, or it is damaged ({why}): {self.remedy}.")
 
 
 class Content(NamedTuple):
-    """What a file holds: the manifest and the arrays, by name."""
+    """The content of a file: the manifest and the arrays by name."""
 
     manifest: dict[str, Any]
     arrays: dict[str, np.ndarray]
 
 
 def write_container(path: Path, kind: Kind, facts: Mapping[str, Any], arrays: Mapping[str, Any]) -> Path:
-    """Write a file, whole or not at all.
+    """Write a file, atomically.
 
     Args:
         path: the file.
-        kind: what it is.
-        facts: JSON-able; what the manifest says beside format, versions and checksums.
-        arrays: by names of letters, digits and underscores.
+        kind: the kind of file.
+        facts: further entries of the manifest, JSON-serializable.
+        arrays: arrays by names of letters, digits and underscores.
     """
     members = {name + ARRAY: to_bytes(values) for name, values in arrays.items()}
     manifest = {
@@ -84,17 +85,17 @@ def write_container(path: Path, kind: Kind, facts: Mapping[str, Any], arrays: Ma
 
 
 def seal(file: BinaryIO) -> None:
-    """Put a checksum of the whole file into the comment at its end; there is room for it in a comment `UNSEALED`."""
+    """Write a checksum of the whole file into the zip comment at its end, replacing `UNSEALED`."""
     digest = _digest(file)
     file.seek(-len(digest), os.SEEK_END)
     file.write(digest)
 
 
 def _digest(file: BinaryIO) -> bytes:
-    """Return a checksum of a file but for its last bytes, which hold it."""
+    """Return a checksum of a file without its last bytes, which store the checksum."""
     total, left = hashlib.sha256(), file.seek(0, os.SEEK_END) - len(UNSEALED)
     file.seek(0)
-    while left > 0 and (block := file.read(min(left, BLOCK))):
+    while left > 0 and (block := file.read(min(left, READ_SIZE))):
         total.update(block)
         left -= len(block)
     return total.hexdigest().encode()
@@ -106,10 +107,10 @@ def _is_sealed(path: Path) -> bool:
 
 
 def read_container(path: Path, kind: Kind) -> Content:
-    """Read a file and verify all of it: names, sizes, version, checksums.
+    """Read a file and verify names, sizes, version and checksums.
 
     Raises:
-        FileFormatError: whatever is wrong with the file.
+        FileFormatError: if anything is wrong with the file.
     """
     try:
         status = path.stat()
@@ -123,14 +124,14 @@ def read_container(path: Path, kind: Kind) -> Content:
         raise FileFormatError(f"{path} does not exist: expected a file written by {kind.writer}.") from error
     except FileFormatError:
         raise
-    except Exception as error:  # a file can make the parsers of zip and JSON raise almost anything
+    except Exception as error:  # the zip and JSON parsers can raise almost any error
         raise kind.damaged(path, _reason(error)) from error
     _check_version(path, kind, manifest)
     try:
         if not _is_sealed(path):
             raise ValueError("the checksum of the whole file is wrong")
         return Content(manifest, _verified(manifest["sha256"], members))
-    except Exception as error:  # nor are NumPy's headers to be trusted
+    except Exception as error:  # so can the parser of NumPy's headers
         raise kind.damaged(path, _reason(error)) from error
 
 
@@ -143,7 +144,7 @@ def _file_in(folder: Path, kind: Kind) -> str:
 def _read_members(path: Path, size: int) -> dict[str, bytes]:
     with zipfile.ZipFile(path) as archive:
         infos = archive.infolist()
-        # Stored, and no more in all than the file itself: nothing can unpack to more than was given.
+        # Members must be uncompressed and not larger than the file, which rules out zip bombs.
         if any(info.compress_type != zipfile.ZIP_STORED for info in infos):
             raise ValueError("it contains compressed members")
         if sum(info.file_size for info in infos) > size:
@@ -170,7 +171,7 @@ def _parse_manifest(content: bytes | None) -> dict[str, Any]:
 def _check_version(path: Path, kind: Kind, manifest: dict[str, Any]) -> None:
     named, version = manifest.get("format"), manifest["format_version"]
     if named != kind.format:
-        raise FileFormatError(f"{path} holds {named!r}: expected {kind.format!r}, as written by {kind.writer}.")
+        raise FileFormatError(f"{path} contains {named!r}: expected {kind.format!r}, as written by {kind.writer}.")
     if version != kind.version:
         found = f"{path} has format version {version}, written by bernflow {manifest.get('bernflow_version')}; this"
         if version > kind.version:
@@ -188,5 +189,48 @@ def _verified(checksums: dict[str, str], members: dict[str, bytes]) -> dict[str,
 
 
 def _reason(error: Exception) -> str:
-    """Return what an error of ours says; of another one also its name."""
+    """Return the message of an error, with its type unless it is a plain ValueError."""
     return str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
+
+
+def to_bytes(values: Any) -> bytes:
+    """Encode an array in NumPy's format, without pickle."""
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, np.asarray(values), allow_pickle=False)
+    return buffer.getvalue()
+
+
+def to_array(content: bytes) -> np.ndarray:
+    """Decode an array in NumPy's format with an untrusted header."""
+    buffer = io.BytesIO(content)
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    shape, fortran, dtype = readers[np.lib.format.read_magic(buffer)](buffer)
+    # Checked before memory is allocated, because the header may claim any shape.
+    if dtype.hasobject or len(content) - buffer.tell() != math.prod(shape) * dtype.itemsize:
+        raise ValueError(f"an array does not have the size of {shape} {dtype} that its header claims")
+    flat = np.frombuffer(content, dtype, offset=buffer.tell())
+    return flat.reshape(shape, order="F" if fortran else "C").copy()
+
+
+def to_json(value: Any, where: str) -> Any:
+    """Convert to strict JSON values; non-finite numbers become {"float": "inf"}."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": str(value)}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list | tuple):
+        return [to_json(item, f"{where}[{i}]") for i, item in enumerate(value)]
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: to_json(item, f"{where}.{key}") for key, item in value.items()}
+    raise ArgumentError(f"{where} cannot be saved: {type(value).__name__} is not JSON; use numbers, strings and lists.")
+
+
+def from_json(value: Any) -> Any:
+    """Invert `to_json`; tuples remain lists."""
+    if isinstance(value, list):
+        return [from_json(item) for item in value]
+    if isinstance(value, dict):
+        return float(value["float"]) if value.keys() == {"float"} else {k: from_json(v) for k, v in value.items()}
+    return value

@@ -1,11 +1,11 @@
-"""How a posterior shows itself in a terminal and in a notebook."""
+"""Text and HTML representations of a posterior, for terminals and notebooks."""
 
 import textwrap
 from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bernflow.diagnostics.verdict import USABLE_KHAT, Diagnostics
+from bernflow.diagnostics.findings import USABLE_KHAT, Diagnostics
 from bernflow.posterior import tables
 from bernflow.posterior.drawing import KEY, derived_sizes, draw, small_derived
 from bernflow.posterior.weighting import AUTO, num_effective
@@ -14,35 +14,34 @@ from bernflow.text import printable
 if TYPE_CHECKING:
     from bernflow.posterior.parts import PosteriorParts
 
-# Sentences are wrapped at so many columns.
-WIDTH = 100
-# Rows of a printed table.
+# Text is wrapped at this width.
+LINE_WIDTH = 100
+# Largest number of rows of a printed table.
 MAX_ROWS = 20
-# Draws behind it: those of `summary`, but fewer in very many dimensions.
+# Number of draws behind the table: as in `summary`, but fewer above WIDE dimensions.
 NUM_DRAWS, NUM_DRAWS_WIDE, WIDE = 4000, 1000, 2000
 COLUMNS, QUANTILES = ("mean", "sd", "5%", "95%"), (0.05, 0.95)
-# Those of the plots, dark enough for white letters on them, and so for light and dark pages; a sign tells them apart
-# without color.
+# The colors of the plots, dark enough for white text on light and dark pages; signs distinguish them without color.
 COLORS = {"good": "#0072B2", "usable": "#8A5C00", "poor": "#B34700"}
 SIGNS = {"good": "✔", "usable": "▲", "poor": "✖"}
 
 
 class Row(NamedTuple):
-    """One scalar component; a row without values says how many were left out."""
+    """One scalar component; a row without values states how many are omitted."""
 
     name: str
     values: tuple[float | str, ...]
 
 
 class Table(NamedTuple):
-    """Rows of mean, sd, interval and Monte Carlo error, and a sentence about the draws behind them."""
+    """Rows of mean, sd, interval and Monte Carlo error, and a note about the draws."""
 
     rows: list[Row]
     note: str
 
 
 def tabulate(posterior: "PosteriorParts") -> Table:
-    """Summarize the first scalar components of the draws that every method takes by default."""
+    """Summarize the first scalar components of the default draws."""
     num = NUM_DRAWS if posterior.layout.dim <= WIDE else NUM_DRAWS_WIDE
     derived = small_derived(posterior)
     sample = draw(posterior, num, KEY, AUTO, derived)
@@ -58,7 +57,7 @@ def tabulate(posterior: "PosteriorParts") -> Table:
 
 
 def text(diagnostics: Diagnostics, table: Table, settings: dict[str, Any], dim: int, advice: Sequence[str]) -> str:
-    """Show verdict, figures, table and, unless the fit is good, what to do next as text."""
+    """Format verdict, statistics, table and, unless the fit is good, advice as text."""
     title = f"Posterior ({_describe(settings, dim)}; {table.note})"
     shown = plain(title, diagnostics.status, _figures(diagnostics), (*COLUMNS, "MCSE"), table.rows)
     if diagnostics.verdict == "good":
@@ -72,7 +71,7 @@ def text(diagnostics: Diagnostics, table: Table, settings: dict[str, Any], dim: 
 
 
 def html(diagnostics: Diagnostics, table: Table, settings: dict[str, Any], dim: int, advice: Sequence[str]) -> str:
-    """Show verdict, figures, table and, unless the fit is good, what to do next as HTML; every name is escaped."""
+    """Format verdict, statistics, table and, unless the fit is good, advice as HTML; all text is escaped."""
     what = ("Posterior", f"{_describe(settings, dim)}; {table.note}")
     figures = _figures(diagnostics)
     shown = card(what, diagnostics.verdict, diagnostics.status, figures, (*COLUMNS, "MCSE"), table.rows)
@@ -85,7 +84,7 @@ def html(diagnostics: Diagnostics, table: Table, settings: dict[str, Any], dim: 
 def plain(
     title: str, status: str, figures: Sequence[tuple[str, str]], columns: Sequence[str], table: Sequence[Row]
 ) -> str:
-    """Show a title, a sentence, named figures and a table as text."""
+    """Format a title, a sentence, named statistics and a table as text."""
     width = max(len(row.name) for row in table if row.values)
     widths = [max(11, len(column) + 2) for column in columns]
     lines = [
@@ -110,19 +109,19 @@ def card(
     table: Sequence[Row],
     word: str | None = None,
 ) -> str:
-    """Show what it is, a sentence, named figures and a table as HTML; all is escaped.
+    """Format a title, a sentence, named statistics and a table as HTML; all text is escaped.
 
-    The sentence begins with the verdict, or with another word that stands for it.
+    The sentence begins with the verdict, or with `word`.
     """
     shown = " &middot; ".join(f"{escape(name)} <b>{escape(value)}</b>" for name, value in figures)
     head = "<td></td>" + "".join(f"<th scope='col' style='text-align:right'>{escape(c)}</th>" for c in columns)
     body = "".join(_html_row(row, len(columns)) for row in table)
     color, sign = COLORS[verdict], SIGNS[verdict]
-    # The word that the sentence begins with is shown as a badge.
+    # The first word of the sentence is shown as a badge.
     word = word or verdict.capitalize()
     why = status.removeprefix(word)
     badge = f"background:{color};color:#fff;padding:1px 8px;border-radius:4px;white-space:nowrap"
-    # Notebooks center tables and cut them off at the edge.
+    # By default, notebooks center tables and clip them.
     return (
         f"<div style='border-left:4px solid {color};padding-left:12px;line-height:1.6'>"
         f"<div><b>{escape(what[0])}</b> ({escape(what[1])})</div>"
@@ -149,7 +148,7 @@ def _describe(settings: dict[str, Any], dim: int) -> str:
 
 
 def _figures(diagnostics: Diagnostics) -> list[tuple[str, str]]:
-    """Return the figures that the sentence of the verdict does not have."""
+    """Return the statistics that are not part of the status."""
     d = diagnostics
     return [
         ("ELBO", f"{d.elbo:.4f} ± {write_error(d.elbo_se)}"),
@@ -158,7 +157,7 @@ def _figures(diagnostics: Diagnostics) -> list[tuple[str, str]]:
 
 
 def write_error(error: float) -> str:
-    """Write a standard error with four digits after the point, or its size where they would all be zero.
+    """Format a standard error with four decimals, or with one digit if they would all be zero.
 
     Example:
         >>> write_error(0.00123), write_error(2.3e-6)
@@ -168,18 +167,18 @@ def write_error(error: float) -> str:
 
 
 def write_evidence_error(diagnostics: Diagnostics) -> str:
-    """Write the standard error of the log evidence, and say where no more than a lower bound of it is known."""
-    # A good fit has a high k-hat only where all weights are nearly equal.
+    """Format the standard error of the log evidence, and mark it if only a lower bound is known."""
+    # A good fit has a high k-hat only if all weights are nearly equal.
     bounded = diagnostics.khat > USABLE_KHAT and diagnostics.verdict != "good"
     return f"{write_error(diagnostics.log_evidence_se)}{' or more' if bounded else ''}"
 
 
 def _wrapped(text: str, first: str, rest: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
+    return textwrap.wrap(text, LINE_WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
 
 
 def _two_digits(value: float) -> str:
-    """Write a standard error with two digits.
+    """Format a standard error with two digits.
 
     Example:
         >>> _two_digits(0.0104), _two_digits(123.4)

@@ -1,4 +1,4 @@
-"""Draws of a posterior by name: from its flow, weighted where that helps, or from its file without a model."""
+"""Named draws of a posterior: from its flow, optionally importance-resampled, or from its file."""
 
 import math
 import warnings
@@ -23,7 +23,7 @@ from bernflow.user import user_level
 if TYPE_CHECKING:
     from bernflow.posterior.parts import PosteriorParts
 
-# The default key of `Posterior.draws`; the draws in a file are made by it.
+# The default key of `Posterior.draws`, also used for the draws in a file.
 KEY = 1
 TRIAL_KEY = 0x7472
 
@@ -34,7 +34,7 @@ class Sample(NamedTuple):
     Attributes:
         theta: parameters and derived quantities, (num, *shape) each.
         stats: log_q, and with the model lp and log_weight, (num,) each.
-        weighted: whether they are resampled by their importance weights.
+        weighted: whether they are importance-resampled.
     """
 
     theta: dict[str, np.ndarray]
@@ -56,9 +56,9 @@ def draw(
         posterior: the posterior.
         num: number of draws.
         key: integer seed or `jax.random.key`.
-        weighted: resample by importance weights; "auto" where the verdict says that they correct the fit.
-        deterministic: all derived quantities, none, or those of some names.
-        stats: return the log densities, too.
+        weighted: resample by importance weights; "auto" if the verdict says that they correct the fit.
+        deterministic: all derived quantities, none, or those with the given names.
+        stats: also return the log densities.
     """
     num = check_count(num)
     use = is_weighted(posterior, weighted)
@@ -80,7 +80,7 @@ def draw(
 
 
 def points(posterior: "PosteriorParts", num: int, key: Any, weighted: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Draw points of R^p with their log q, resampled if asked for."""
+    """Draw points in R^p with their log q, optionally importance-resampled."""
     key = as_key(key)
     if not weighted:
         return sampling.sample(posterior.distribution, key, num)
@@ -89,7 +89,7 @@ def points(posterior: "PosteriorParts", num: int, key: Any, weighted: bool) -> t
     log_weights = difference(sampling.log_density(posterior.layout, model, x), log_q)
     if not np.any(log_weights > -np.inf):
         raise ArgumentError(
-            "weighted=True: every draw lies where the posterior density is zero. Use weighted=False, and see "
+            "weighted=True: the posterior density is zero at every draw. Use weighted=False, and see "
             "post.diagnostics.status."
         )
     chosen = sampling.resample(key, log_weights, num)
@@ -97,7 +97,7 @@ def points(posterior: "PosteriorParts", num: int, key: Any, weighted: bool) -> t
 
 
 def need_model(posterior: "PosteriorParts", what: str) -> AbstractModel:
-    """Return the model, or say that it is missing."""
+    """Return the model; raise an error if it is missing."""
     if posterior.model is None:
         raise ArgumentError(f"{what} needs the model, which is not in the file: pass it to bf.load(path, model=...).")
     return posterior.model
@@ -110,14 +110,14 @@ def num_available(posterior: "PosteriorParts", num: int) -> int:
 
 
 def difference(log_density: np.ndarray, log_q: np.ndarray) -> Float[np.ndarray, " num"]:
-    """Return log p - log q in double precision; a zero density gives -inf, whatever log q is."""
+    """Return log p - log q in double precision; -inf if the density is zero, whatever log q is."""
     with np.errstate(invalid="ignore"):
         result = np.asarray(log_density, np.float64) - np.asarray(log_q, np.float64)
     return np.where(np.isneginf(log_density), -np.inf, result)
 
 
 def derived_sizes(posterior: "PosteriorParts") -> dict[str, int]:
-    """Count the numbers of every derived quantity without computing them."""
+    """Return the size of every derived quantity without computing it."""
     model = posterior.model
     if model is None:
         stored = posterior.stored or Stored()
@@ -130,25 +130,25 @@ def derived_sizes(posterior: "PosteriorParts") -> dict[str, int]:
 
 
 def small_derived(posterior: "PosteriorParts") -> tuple[str, ...]:
-    """Return the names of the derived quantities that are small enough to be printed and saved."""
+    """Return the names of the derived quantities that are small enough to print and save."""
     return tuple(name for name, size in derived_sizes(posterior).items() if size <= MAX_DERIVED)
 
 
 def to_store(posterior: "PosteriorParts") -> Stored:
-    """Return what goes into the file of a posterior besides its flow."""
+    """Return the content of the file of a posterior besides its flow."""
     if posterior.model is None:
         return posterior.stored or Stored()
     derived = small_derived(posterior)
     axes, roles, trial = posterior.axes, posterior.roles, try_density(posterior, posterior.model)
     weighted = is_weighted(posterior)
-    # Otherwise the flow and the supports are enough.
+    # Otherwise the flow and the supports are sufficient.
     if not (derived or weighted or posterior.layout.model is not None):
         return Stored(axes=axes, roles=roles, trial=trial)
     sizes = derived_sizes(posterior)
     per_draw = sum(math.prod(site.shape) for site in posterior.layout.sites) + sum(sizes[name] for name in derived)
     try:
         sample = draw(posterior, num_stored(per_draw), KEY, AUTO, derived, stats=True)
-    except BernflowError:  # the user's derived quantities fail: the fit is saved all the same
+    except BernflowError:  # save the fit even if the user's derived quantities fail
         return Stored(axes=axes, roles=roles, trial=trial)
     return Stored(sample.theta, sample.stats, sample.weighted, axes, roles, trial)
 
@@ -168,7 +168,7 @@ def try_density(posterior: "PosteriorParts", model: AbstractModel, trial: Trial 
 def _stored_rows(
     posterior: "PosteriorParts", num: int, key: Any, asked: Weighted, weighted: bool
 ) -> Float[np.ndarray, " num"] | None:
-    """Return which draws of the file serve a call; None where the flow does."""
+    """Return the indices of the stored draws to use for a call; None to draw from the flow."""
     stored = posterior.stored
     if posterior.model is not None or stored is None:
         return None
@@ -181,13 +181,13 @@ def _stored_rows(
         if weighted and not stored.weighted:
             need_model(posterior, "weighted=True")
         raise ModelError(
-            f"weighted={asked!r}: the file holds "
+            f"weighted={asked!r}: the file contains "
             + ("weighted draws only" if stored.num else "no draws")
             + ", and others need the model: pass it to bf.load(path, model=...)."
         )
     if num > stored.num:
         warnings.warn(
-            f"bernflow: the file holds {stored.num:,} draws, and more need the model: {stored.num:,} are returned "
+            f"bernflow: the file contains {stored.num:,} draws, and more need the model: {stored.num:,} are returned "
             f"instead of {num:,}. Pass the model to bf.load(path, model=...).",
             UserWarning,
             stacklevel=user_level(),

@@ -1,4 +1,4 @@
-"""Named draws for ArviZ: a DataTree, or the InferenceData of ArviZ 0.x."""
+"""Export of named draws to ArviZ: a DataTree, or the InferenceData of ArviZ 0.x."""
 
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -62,13 +62,13 @@ def export(
         model = need_model(posterior, "prior=True")
         groups |= of_prior.groups(model, posterior.precision, num, key)
     tree = to_datatree(groups, axes.dims, axes.coords)
-    # NetCDF knows no booleans.
+    # NetCDF has no booleans.
     tree.attrs["weighted"] = int(sample.weighted)
     return tree
 
 
 def model_groups(model: AbstractModel, sites: dict[str, np.ndarray], log_likelihood: bool) -> dict[str, Any]:
-    """Return what a model knows besides the draws of its parameters: log densities at them, and its data."""
+    """Return the groups of a model besides the draws: log densities of the draws, and data."""
     observed, constant = model.data_groups()
     groups: dict[str, Any] = {
         "log_prior": sampling.log_prior(model, sites),
@@ -106,13 +106,13 @@ def to_datatree(
     coords: Mapping[str, Any] | None = None,
     by_chain: bool = False,
 ) -> "xr.DataTree":
-    """Arrange draws, (num, *shape) each, as one chain; empty groups are left out.
+    """Make a DataTree of draws, (num, *shape) each, as one chain; empty groups are omitted.
 
     Args:
         groups: arrays by group and name.
-        dims: names of axes by variable; None for an axis without name.
+        dims: names of axes by variable; None for an unnamed axis.
         coords: labels along named axes.
-        by_chain: the draws come from Markov chains, (chains, num, *shape) each.
+        by_chain: the draws are from Markov chains, (chains, num, *shape) each.
     """
     from arviz_base import from_dict
 
@@ -124,14 +124,14 @@ def to_datatree(
         for group, values in groups.items()
         if values
     }
-    # One number for each draw and parameter, whatever the axes of that are.
+    # The log prior has one value per draw and parameter, so the dims of the parameter do not apply.
     summed = {group: data.pop(group) for group in ("log_prior",) if group in data}
     tree = from_dict(
         data,
         attrs={"/": {"inference_library": "bernflow"}},
         dims={_label(name): [axis and _label(axis) for axis in axes] for name, axes in (dims or {}).items()},
         coords={_label(axis): labels for axis, labels in (coords or {}).items()},
-        # Draws number more than chains here by design, so the check for swapped axes has nothing to say.
+        # The check for swapped chain and draw axes does not apply to a single chain.
         check_conventions=False,
     )
     for group, node in from_dict(summed, check_conventions=False).children.items() if summed else ():
@@ -140,11 +140,11 @@ def to_datatree(
 
 
 def as_installed(tree: "xr.DataTree", kind: Kind) -> Any:
-    """Return a DataTree, or the InferenceData that ArviZ 0.x works with where that is installed.
+    """Return a DataTree, or InferenceData for ArviZ 0.x.
 
     Args:
         tree: the DataTree.
-        kind: "datatree", "inferencedata", or "auto": what the installed ArviZ takes.
+        kind: "datatree", "inferencedata", or "auto" for the installed version of ArviZ.
     """
     if kind not in ("auto", "datatree", "inferencedata"):
         raise ArgumentError(f"kind={kind!r}: expected 'auto', 'datatree' or 'inferencedata'.")
@@ -168,5 +168,5 @@ def _has_old_arviz() -> bool:
 
 
 def _label(name: str) -> str:
-    """Name a variable of a DataTree, where slashes separate groups; NumPyro's scopes have them."""
+    """Replace slashes in names, as in NumPyro's scopes, because they separate groups in a DataTree."""
     return name.replace("/", ".")

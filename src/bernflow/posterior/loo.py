@@ -1,4 +1,4 @@
-"""Leave-one-out cross-validation by Pareto-smoothed importance sampling, of ArviZ."""
+"""Leave-one-out cross-validation by Pareto-smoothed importance sampling (PSIS-LOO), with ArviZ."""
 
 import warnings
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
-# A k-hat of leave-one-out above this says that the data point has too much influence for its estimate to be trusted.
+# Above this k-hat the leave-one-out estimate of a data point is unreliable.
 MAX_KHAT = 0.7
 
 
@@ -22,9 +22,9 @@ def leave_one_out(
 
     Args:
         tree: draws with their pointwise log likelihood.
-        var_name: the observed variable, where there are several.
-        independent: the draws are those of a fit, which are independent, and not of chains.
-        has_model: the model is known, so that it is the model that lacks a log likelihood where there is none.
+        var_name: the observed variable, if there are several.
+        independent: the draws are independent draws of a fit, not Markov chains.
+        has_model: the model is known, so that a missing log likelihood is missing in the model.
     """
     import arviz_stats
 
@@ -36,27 +36,27 @@ def leave_one_out(
         )
     if not known:
         raise ArgumentError(
-            "loo() needs the pointwise log likelihood, which this model does not have: write it as a bf.Model or a "
-            "NumPyro or PyMC model, or add `log_lik` to the generated quantities of a Stan program."
+            "loo() needs the pointwise log likelihood, which this model does not provide: use a bf.Model, a NumPyro or "
+            "PyMC model, or a Stan program with `log_lik` in its generated quantities."
         )
     if var_name is None and len(known) > 1:
         raise ArgumentError(f"loo() found several observed variables: choose one by var_name=, {' or '.join(known)}.")
     if var_name is not None and var_name not in known:
         raise ArgumentError(f"var_name={var_name!r}: expected one of {', '.join(map(repr, known))}.")
     with local_filters():
-        # The data points with a large k-hat are counted in what is returned.
+        # The result counts the data points with a large k-hat.
         warnings.simplefilter("ignore")
         reff = 1.0 if independent else None
         return arviz_stats.loo(tree, pointwise=True, var_name=var_name or known[0], reff=reff)
 
 
 def rank(elpds: Mapping[str, Any]) -> "pd.DataFrame | None":
-    """Return ArviZ's table that ranks models by leave-one-out; None where there are fewer than two."""
+    """Return ArviZ's ranking of models by PSIS-LOO; None for fewer than two models."""
     import arviz_stats
 
     if len(elpds) < 2:
         return None
     with local_filters():
-        # What ArviZ warns of is in the estimates.
+        # The estimates contain what ArviZ warns about.
         warnings.simplefilter("ignore")
         return arviz_stats.compare(dict(elpds))

@@ -5,10 +5,11 @@ The flow x = T(z) maps nearly independent noise to the posterior. NUTS runs on z
     log p(x(z), data) + log |dx/dz|,
 
 which is close to that of the noise whatever the shape of the posterior, so that long steps are accepted. The draws
-T(z) follow the posterior whatever the flow; one that fits badly leaves NUTS the work that it would have without. It is
-the NUTS of NumPyro or of blackjax, unchanged; here it is given its density, its starting points and its loop.
+T(z) follow the posterior for any flow; with a poor fit NUTS is only as efficient as without the flow. The samplers are
+those of NumPyro and blackjax; this module provides the density, the starting points and the loop.
 
-Hoffman et al., "NeuTra-lizing bad geometry in Hamiltonian Monte Carlo using neural transport" (2019), did this first.
+The method is due to Hoffman et al., "NeuTra-lizing bad geometry in Hamiltonian Monte Carlo using neural transport"
+(2019).
 """
 
 import warnings
@@ -38,11 +39,11 @@ from bernflow.watched import is_watched
 if TYPE_CHECKING:
     from bernflow.posterior.posterior import Posterior
 
-# Steps between two looks at the chains; one compiled shape serves every number of draws.
+# Steps per call of the compiled function, which has one shape for any number of draws.
 CHUNK = 50
-# Draws of q per chain among which a starting point is looked for.
+# Candidate starting points per chain, drawn from q.
 CANDIDATES = 8
-# So many standard deviations away from its draws a flow onto the whole space still has an inverse.
+# Distance from the draws, in standard deviations, at which a flow onto the whole space must have an inverse.
 FAR = 30.0
 
 
@@ -69,7 +70,7 @@ def run_nuts(
         import_blackjax()
     with use_precision(posterior.precision):
         density = Whitened(_usable_flow(posterior.distribution), posterior.layout, model)
-        # Every chain has its own key: the generator that is fast elsewhere does not keep such streams apart.
+        # One key per chain, of JAX's default generator: our faster one does not guarantee independent streams.
         run_key = portable(as_key(key))
         method = SAMPLERS[sampler](warmup, float(target_accept))
         state, num_gradients, num_finite = _start(method, density, run_key, chains)
@@ -77,7 +78,7 @@ def run_nuts(
             raise ArgumentError(
                 f"to_nuts() found {int(num_finite)} starting points for {chains} chains: at the other "
                 f"{CANDIDATES * chains - int(num_finite)} draws of the fit the posterior density or its gradient is "
-                "not finite. Improve the fit, by post.refine() or another family, or check the model."
+                "not finite. Improve the fit with post.refine() or another family, or check the model."
             )
         x, stats, more_gradients = _sample(method, density, state, chains, num, progress)
     settings = {
@@ -104,7 +105,7 @@ def _sample(
     ) as bar:
         done = 0
         while done < total:
-            # A chunk ends with the warmup, so that whole chunks are kept or dropped.
+            # The warmup ends with a chunk, so that chunks are kept or dropped as a whole.
             end = method.warmup_steps if done < method.warmup_steps else total
             steps = min(CHUNK, end - done)
             state, chunk = _advance(method, density, state, jnp.asarray(steps), chains)
@@ -127,7 +128,7 @@ def _start(
     """Start the chains at draws of q where the density and its gradient are finite.
 
     Returns:
-        The state of the chains, the number of gradients spent so far, and how many such draws there were.
+        The state of the chains, the number of gradient evaluations so far, and the number of finite candidates.
     """
     base_key, chain_key = jax.random.split(key)
     z = density.flow.sample_base(base_key, CANDIDATES * chains)
@@ -143,7 +144,7 @@ def _start(
 def _advance(
     method: Sampler, density: Whitened, state: Any, steps: Int[Array, ""], chains: int
 ) -> tuple[Any, tuple[Array, dict[str, Array]]]:
-    """Take up to `CHUNK` steps; rows from `steps` on are empty."""
+    """Take `steps` steps, up to `CHUNK`; further rows are empty."""
 
     def body(i, carry):
         state, rows = carry
@@ -156,14 +157,14 @@ def _advance(
 
 
 def _usable_flow(distribution: AbstractDistribution) -> AbstractFlow:
-    """Return the flow that NUTS can run through, or say why there is none."""
+    """Return the flow for NUTS; raise an error if the distribution is not a suitable flow."""
     if isinstance(distribution, Mixture):
         if len(distribution.components) == 1:
             return _usable_flow(distribution.components[0])
         raise ArgumentError(
-            f"to_nuts() needs one flow, and this posterior is a mixture of {len(distribution.components)}: NUTS stays "
-            "in the mode in which it starts, so that its chains would not weigh the modes by their mass. Use "
-            "post.draws(weighted=True), which does, or fit with components=1."
+            f"to_nuts() needs a single flow, and this posterior is a mixture of {len(distribution.components)}: NUTS "
+            "chains stay in the mode where they start, so modes would not be weighted by their mass. Use "
+            "post.draws(weighted=True), or fit with components=1."
         )
     if not isinstance(distribution, AbstractFlow):
         raise ArgumentError(
@@ -172,20 +173,20 @@ def _usable_flow(distribution: AbstractDistribution) -> AbstractFlow:
         )
     if isinstance(distribution, PaperFlow) or getattr(distribution, "bounded", False) or _is_bounded(distribution):
         raise ArgumentError(
-            "to_nuts() needs a flow onto the whole space, and this one reaches a bounded range only: NUTS runs inside "
-            "of the flow, so that it would never see what the range leaves out. Fit a family without bounds, such as "
-            "'bernstein' (bernstein-paper and bernstein:no-tails are bounded by their sigmoid)."
+            "to_nuts() needs a flow onto the whole space, and this one has a bounded range, outside which NUTS would "
+            "never draw. Fit a family without bounds, such as 'bernstein' (bernstein-paper and bernstein:no-tails are "
+            "bounded by their sigmoid)."
         )
     return distribution
 
 
 def _is_bounded(flow: AbstractFlow) -> bool:
-    """Tell whether a user's own flow misses a part of the space: there it has no finite inverse."""
+    """Tell whether a user's own flow is not onto the whole space, which shows as a non-finite inverse."""
     if not isinstance(flow, FlowjaxFlow) or flow.name is not None:
         return False
     try:
         return not bool(_reaches_far(flow))
-    except ArgumentError:  # it has no inverse at all, which planar flows have not either
+    except ArgumentError:  # no inverse at all, as for planar flows
         return False
 
 

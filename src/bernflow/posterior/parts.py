@@ -1,4 +1,4 @@
-"""What a posterior is made of: the fitted flow, the names and places of the parameters, the model and the verdict."""
+"""The parts of a posterior: the fitted flow, the layout of the parameters, the model and the diagnostics."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from bernflow.diagnostics.verdict import Diagnostics
+from bernflow.diagnostics.findings import Diagnostics
 from bernflow.errors import ArgumentError
 from bernflow.flows.base import AbstractDistribution
 from bernflow.models.base import AbstractModel
@@ -20,12 +20,12 @@ from bernflow.target import AbstractLayout
 if TYPE_CHECKING:
     from bernflow.posterior.posterior import Posterior
 
-# Attributes that hold arrays of JAX.
+# Attributes that contain JAX arrays.
 _TREES = ("distribution", "layout", "model")
 
 
 class PosteriorParts:
-    """The parts of a `Posterior`, and what follows from them without drawing."""
+    """The parts of a `Posterior`, and properties that need no draws."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class PosteriorParts:
         self._refiner = refiner
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled: JAX's arrays as NumPy's, so that they keep their precision in any process."""
+        """Return the state to pickle, with NumPy arrays, which keep their precision in any process."""
         trees = {name: on_host(getattr(self, name)) for name in _TREES}
         return {**vars(self), **trees}
 
@@ -72,7 +72,7 @@ class PosteriorParts:
 
     @property
     def precision(self) -> str:
-        """Precision in which the posterior is evaluated: that of its arrays.
+        """Precision of the posterior, which is that of its arrays.
 
         Example:
             >>> post.precision
@@ -83,7 +83,7 @@ class PosteriorParts:
 
     @property
     def structure(self) -> NamedStructure:
-        """What depends on what: globals, and locals in blocks given them; no blocks if all are fitted together.
+        """Dependence structure: globals, and blocks of locals given them; no blocks if all are fitted together.
 
         Example:
             >>> post.structure
@@ -93,7 +93,7 @@ class PosteriorParts:
 
     @property
     def axes(self) -> Axes:
-        """What the model calls the axes of its quantities, and the places along them.
+        """Names and coordinate labels of the axes of all quantities.
 
         Example:
             >>> post.axes.marks("mu", ())  # a scalar has none

@@ -1,4 +1,4 @@
-"""The fitted posterior: named draws and densities on the scale of the model, with the verdict on them."""
+"""The fitted posterior: named draws and densities on the scale of the model, with diagnostics."""
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
@@ -34,17 +34,17 @@ Draws = dict[str, np.ndarray]
 class Posterior(PosteriorParts):
     """A fitted distribution over the parameters of a model.
 
-    The same call gives the same result: every random method has a documented default key.
+    Results are reproducible: every random method has a documented default key.
 
     Attributes:
         distribution: the fitted q on R^p.
-        layout: names, shapes and supports of the parameters, and their places in R^p.
-        model: the model with its data, or None for a posterior that was loaded without it.
-        diagnostics: how far q can be trusted, and what to do.
-        history: what was recorded during training: "step", "elbo", "elbo_se".
-        settings: how the fit was made (family, order, steps, precision, seed, versions, wall time),
-            JSON-able.
-        stored: what the file holds besides the flow, for a posterior that was loaded.
+        layout: names, shapes and supports of the parameters, and their order in R^p.
+        model: the model with its data, or None for a posterior loaded without it.
+        diagnostics: the quality of q, with verdict and advice.
+        history: training history: "step", "elbo", "elbo_se".
+        settings: settings of the fit (family, order, steps, precision, seed, versions, wall time),
+            JSON-serializable.
+        stored: the content of the file besides the flow, for a loaded posterior.
 
     Example:
         >>> post.diagnostics.verdict
@@ -57,7 +57,7 @@ class Posterior(PosteriorParts):
 
     @property
     def advice(self) -> list[str]:
-        """What to do next, in the order in which it should be tried.
+        """What to do next, in order of priority.
 
         Example:
             >>> post.advice[0]
@@ -71,13 +71,12 @@ class Posterior(PosteriorParts):
         """Draw from the posterior, on the constrained scale.
 
         Args:
-            num: number of draws. Fewer draws of the same key are the first of many (unweighted draws only).
+            num: number of draws. With the same key, fewer draws are the first of more (unweighted draws only).
             key: integer seed or `jax.random.key`.
-            weighted: resample 4 num draws of q by their Pareto-smoothed importance weights, which corrects
-                what the fit left over. Needs the model. "auto" (default): where the verdict says that weights correct
+            weighted: resample 4 num draws of q by their Pareto-smoothed importance weights, which corrects remaining
+                errors of the fit. Needs the model. "auto" (default) does so if the verdict says that weights correct
                 the fit; `summary`, figures, reports and ArviZ exports do the same.
-            deterministic: include the quantities that the model derives from its parameters. Without the model, those
-                in the file.
+            deterministic: include derived quantities; without the model, those in the file.
 
         Returns:
             One array of shape (num, *shape) per name.
@@ -89,14 +88,14 @@ class Posterior(PosteriorParts):
         return draw(self, num, key, weighted, deterministic).theta
 
     def log_prob(self, theta: Mapping[str, Any]) -> Float[np.ndarray, " num"]:
-        """Evaluate the normalised log q(theta) on the constrained scale: log q(x) - log |d theta / d x|.
+        """Evaluate the normalized log q(theta) on the constrained scale: log q(x) - log |d theta / d x|.
 
         Args:
             theta: one array of shape (num, *shape) per parameter, or one of its own shape for a single
                 point. Other names (derived quantities) are ignored.
 
         Returns:
-            log q, (num,), or a scalar for a single point; -inf outside of the support.
+            log q, (num,), or a scalar for a single point; -inf outside the support.
 
         Example:
             >>> post.log_prob({"mu": np.array([0.0, 0.5])}).round(1)
@@ -131,17 +130,16 @@ class Posterior(PosteriorParts):
         """Draw new observations from the posterior predictive distribution, or return their means.
 
         Args:
-            *args: new data in place of the model's own, as the model takes them; none: replicate the model's
-                data.
+            *args: new data, in the format of the model's arguments; by default replicate the model's own data.
             num: number of draws of the parameters, each with one draw of the observations.
             key: integer seed or `jax.random.key`.
-            weighted: resample the draws by their importance weights first; see `draws`.
-            average: return expected observations (probabilities, for a binary outcome) averaged over the draws, in
-                memory that does not grow with their number.
-            **kwargs: new data by keyword; `images` go through the network of the model, a block at a time.
+            weighted: importance-resample the draws first; see `draws`.
+            average: return expected observations (probabilities for a binary outcome) averaged over the draws; memory
+                does not grow with their number.
+            **kwargs: new data by keyword; the network of the model processes `images` in blocks.
 
         Returns:
-            One array of shape (num, ...) per observed name; without the first axis where `average`.
+            One array of shape (num, ...) per observed name; without the first axis if `average`.
 
         Example:
             >>> post.predict(num=500)["y"].shape  # 500 replicates of three observations
@@ -165,7 +163,7 @@ class Posterior(PosteriorParts):
         Args:
             num: number of draws.
             key: integer seed or `jax.random.key`.
-            deterministic: include the quantities that the model derives from its parameters.
+            deterministic: include derived quantities.
 
         Example:
             >>> post.prior(num=500)["mu"].shape
@@ -174,10 +172,10 @@ class Posterior(PosteriorParts):
         return prior_draws(need_model(self, "prior"), self.precision, check_count(num), key, deterministic)
 
     def prior_predictive(self, *args: Any, num: int = 1000, key: Any = 2, **kwargs: Any) -> Draws:
-        """Draw observations from the prior predictive distribution, those of the parameters that `prior` draws.
+        """Draw observations from the prior predictive distribution, given the draws of `prior`.
 
         Args:
-            *args: data in place of the model's own, as for `predict`.
+            *args: new data, as for `predict`.
             num: number of draws of the parameters, each with one draw of the observations.
             key: integer seed or `jax.random.key`.
             **kwargs: data by keyword.
@@ -211,7 +209,7 @@ class Posterior(PosteriorParts):
         """Tabulate mean, sd, the central interval and Monte Carlo errors of every scalar component.
 
         Args:
-            var_names: the quantities to show, or with `~` before their names to leave out; all if None.
+            var_names: the quantities to show, or to leave out if prefixed by `~`; all if None.
             filter_vars: None (whole names), "like" (parts of names) or "regex", as in ArviZ.
             num: number of draws.
             key: integer seed or `jax.random.key` of the draws.
@@ -236,14 +234,13 @@ class Posterior(PosteriorParts):
         """Estimate the expected log predictive density of new data by leave-one-out cross-validation (PSIS-LOO).
 
         Args:
-            var_name: the observed variable, where there are several.
+            var_name: the observed variable, if there are several.
             num: number of draws.
             key: integer seed or `jax.random.key` of the draws.
             weighted: see `draws`.
 
         Returns:
-            An `ELPDData` of ArviZ, with one value for each data point. `bf.compare_models` compares those of several
-            models.
+            An `ELPDData` of ArviZ, with one value per data point. `bf.compare_models` compares several models.
 
         Example:
             >>> bool(post.loo().elpd < 0.0)
@@ -261,22 +258,22 @@ class Posterior(PosteriorParts):
         prior: bool = False,
         kind: Kind = "auto",
     ) -> Any:
-        """Export draws for ArviZ, as one chain.
+        """Export draws to ArviZ, as one chain.
 
         Args:
             num: number of draws.
             key: integer seed or `jax.random.key`.
             weighted: see `draws`.
-            log_likelihood: include the pointwise log likelihood, the largest part.
+            log_likelihood: include the pointwise log likelihood, which is the largest part.
             predictive: include `posterior_predictive`, new observations for every draw.
-            prior: include `prior` and `prior_predictive`, as many draws.
-            kind: "datatree" for ArviZ 1, "inferencedata" for ArviZ 0.x, "auto" for that which is installed.
+            prior: include `prior` and `prior_predictive` with equally many draws.
+            kind: "datatree" for ArviZ 1, "inferencedata" for ArviZ 0.x, "auto" for the installed version.
 
         Returns:
-            The groups `posterior`, `sample_stats` (log_q; lp and log_weight on R^p where the model is attached) and, as
-            far as the model knows them, `log_prior`, `log_likelihood`, `observed_data` and `constant_data`. Of a Stan
-            program, generated quantities that are random are `posterior_predictive`, `log_lik` is `log_likelihood`.
-            Axes carry the names and labels that the model gives them.
+            The groups `posterior`, `sample_stats` (log_q; with a model also lp and log_weight on R^p) and, if
+            available, `log_prior`, `log_likelihood`, `observed_data` and `constant_data`. For a Stan program, random
+            generated quantities are in `posterior_predictive`, and `log_lik` is in `log_likelihood`. Axes have the
+            names and labels of the model.
 
         Example:
             >>> post.to_arviz(num=100).posterior["mu"].sizes["draw"]
@@ -285,13 +282,12 @@ class Posterior(PosteriorParts):
         return as_installed(export(self, num, key, weighted, log_likelihood, predictive, prior), kind)
 
     def refine(self, steps: int | None = None, **kwargs: Any) -> "Posterior":
-        """Train on from here and return the new posterior.
+        """Continue training and return the new posterior.
 
-        A line says first what is to be expected: whether the ELBO was still rising. Without `steps`, training ends
-        after 1,000 steps that gain nothing. The status of the new posterior says what was gained.
+        A message states first whether the ELBO was still rising. The status of the new posterior reports the gain.
 
         Args:
-            steps: number of steps; if None, train until the ELBO stops improving.
+            steps: number of steps; if None, train until the ELBO has not improved for 1,000 steps.
             **kwargs: `key`, `optimizer` and `progress`, as for `bernflow.fit`.
 
         Example:
@@ -313,23 +309,23 @@ class Posterior(PosteriorParts):
         target_accept: float = 0.9,
         progress: bool = True,
     ) -> "NutsRun":
-        """Draw exactly from the posterior by NUTS, started and preconditioned by this fit.
+        """Sample the posterior by NUTS, initialized and preconditioned by this fit.
 
-        NUTS runs in the space of the noise, where a good fit leaves little to do. The draws follow the posterior
-        whatever the fit; a bad one leaves NUTS the work that it would have without. Chains that have not converged
-        are called so in a warning.
+        NUTS runs in the space of the noise, which is easy to sample with a good fit. The draws follow the posterior for
+        any fit; with a poor one NUTS is only as efficient as without it. A warning is issued if the chains have not
+        converged.
 
         Args:
             num: number of draws per chain.
-            warmup: number of steps per chain in which the sampler adapts; they are dropped.
-            chains: number of chains, run together; each starts at a draw of this fit.
+            warmup: number of adaptation steps per chain, which are discarded.
+            chains: number of chains, run in parallel; each starts at a draw of this fit.
             key: integer seed or `jax.random.key`.
-            sampler: whose NUTS: "numpyro" or "blackjax".
-            target_accept: the acceptance rate that the step size is adapted to; higher means smaller steps.
+            sampler: "numpyro" or "blackjax".
+            target_accept: target acceptance rate for step size adaptation; a higher rate means smaller steps.
             progress: show a progress bar, in terminals and notebooks.
 
         Returns:
-            The draws by name and chain, with R-hat, effective numbers of draws and a verdict.
+            The draws by name and chain, with R-hat, effective sample sizes and a verdict.
 
         Example:
             >>> run = post.to_nuts(num=200, warmup=100, chains=2, progress=False)
@@ -342,11 +338,11 @@ class Posterior(PosteriorParts):
         return run_nuts(self, model, num, warmup, chains, key, sampler, target_accept, progress)
 
     def plot(self, kind: str = "marginals", **kwargs: Any) -> Any:
-        """Draw a figure of `bernflow.plots`, by default the marginal densities.
+        """Plot the posterior, by default the marginal densities.
 
         Args:
             kind: "marginals", "pairs", "predictive", "structure", "convergence", "weights" or "transformation".
-            **kwargs: arguments of the function of that name in `bernflow.plots`; `plot_posterior` draws marginals.
+            **kwargs: arguments of the corresponding function in `bernflow.plots` (`plot_posterior` for marginals).
 
         Example:
             >>> post.plot().savefig("posterior.png")
@@ -357,7 +353,7 @@ class Posterior(PosteriorParts):
         return plot(self, kind, **kwargs)
 
     def report(self, path: str | PathLike = "report.html", **kwargs: Any) -> Path:
-        """Write a report of the fit, one HTML page; see `bernflow.report.write_report`.
+        """Write a report of the fit as an HTML page; see `bernflow.report.write_report`.
 
         Example:
             >>> post.report("report.html").name
@@ -368,7 +364,7 @@ class Posterior(PosteriorParts):
         return write_report(self, path, **kwargs)
 
     def save(self, path: str | PathLike) -> Path:
-        """Save to one file, whole or not at all; `bernflow.load` reads it without running code in it.
+        """Save to a file, atomically; `bernflow.load` reads it without executing code from it.
 
         Example:
             >>> post.save("posterior.bernflow").name

@@ -16,20 +16,20 @@ from bernflow.posterior.sampling import BLOCK
 from bernflow.precision import use_precision
 
 Draws = dict[str, np.ndarray]
-# Another stream than that of the draws of the posterior by the same key.
+# Makes the random numbers differ from those of posterior draws with the same key.
 STREAM = 0x7072696F
 
 
 def prior_draws(model: AbstractModel, precision: str, num: int, key: Any, deterministic: bool = True) -> Draws:
-    """Draw the parameters from the prior, (num, *shape) each, with what the model derives from them."""
+    """Draw the parameters from the prior, (num, *shape) each, with derived quantities."""
     with use_precision(precision):
         keys = grid(nth(as_key(key), STREAM), (-(-num // BLOCK) * BLOCK,))
         blocks = [_draw(model, keys[start : start + BLOCK], deterministic) for start in range(0, len(keys), BLOCK)]
         if blocks[0] is None:
             raise ModelError(
-                f"The prior of this {type(model).__name__} cannot be drawn from: a prior is improper, or the model "
-                "does not tell its prior from its likelihood (a Stan program, a log density). Give every parameter a "
-                "proper prior in a bf.Model, a NumPyro or a PyMC model."
+                f"The prior of this {type(model).__name__} cannot be sampled: a prior is improper, or the model does "
+                "not separate prior and likelihood (a Stan program, a log density). Give every parameter a proper "
+                "prior in a bf.Model, a NumPyro or a PyMC model."
             )
         return {name: np.concatenate([np.asarray(b[name]) for b in blocks])[:num] for name in blocks[0]}  # type: ignore[index]
 
@@ -37,7 +37,7 @@ def prior_draws(model: AbstractModel, precision: str, num: int, key: Any, determ
 def predictions(
     model: AbstractModel, precision: str, theta: Draws, key: Any, args: tuple, kwargs: dict[str, Any]
 ) -> Draws:
-    """Draw new observations, one set for each draw of the parameters."""
+    """Draw new observations, one set per draw of the parameters."""
     with use_precision(precision):
         return sampling.predict(model, nth(as_key(key), STREAM), theta, *model.prepare(args, kwargs))
 

@@ -1,4 +1,4 @@
-"""Two samplers by one name: the density in the space of a flow, and a start and a step of all chains in it."""
+"""A common interface of the NUTS samplers of NumPyro and blackjax, in the space of a flow."""
 
 import dataclasses
 import importlib
@@ -34,7 +34,7 @@ class Whitened(eqx.Module):
 
 
 class Points(NamedTuple):
-    """Where the chains start: points with their log density and its gradient."""
+    """Starting points of the chains, with their log density and its gradient."""
 
     z: Float[Array, "chains p"]
     log_density: Float[Array, " chains"]
@@ -42,7 +42,7 @@ class Points(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What is kept of one step of all chains, or of several; the statistics carry ArviZ's names."""
+    """The result of one or several steps of all chains; the statistics have the names of ArviZ."""
 
     z: Float[Array, "*steps chains p"]
     log_density: Float[Array, "*steps chains"]
@@ -50,7 +50,7 @@ class Step(NamedTuple):
 
 
 def no_steps(num: int, chains: int, dim: int) -> Step:
-    """Return room for so many steps."""
+    """Return empty arrays for `num` steps."""
     shape = (num, chains)
     kinds = {"diverging": bool, "n_steps": np.int32, "tree_depth": np.int32}
     floats = dict.fromkeys(("acceptance_rate", "step_size", "energy"), None)
@@ -59,14 +59,14 @@ def no_steps(num: int, chains: int, dim: int) -> Step:
 
 
 class Sampler(Protocol):
-    """A sampler of several chains; instances are compared by value, so that equal ones share what is compiled."""
+    """A sampler of several chains; instances are compared by value, so that equal ones share compiled functions."""
 
     @property
     def warmup_steps(self) -> int:
         """Number of calls of `step` that belong to the warmup."""
 
     def start(self, density: Whitened, points: Points, keys: Key[Array, " chains"]) -> tuple[Any, Int[Array, ""]]:
-        """Return the first state of the chains and the number of gradients that it took."""
+        """Return the first state of the chains and the number of gradient evaluations for it."""
 
     def step(self, density: Whitened, state: Any) -> tuple[Any, Step]:
         """Take one step with every chain."""
@@ -81,7 +81,7 @@ class NumpyroSampler:
 
     @property
     def warmup_steps(self) -> int:
-        """The state knows where the warmup ends."""
+        """All warmup steps; the state contains the end of the warmup."""
         return self.warmup
 
     def start(self, density, points, keys):
@@ -90,7 +90,7 @@ class NumpyroSampler:
 
     def step(self, density, state):
         """Take one step with every chain."""
-        # A kernel learns its warmup when it begins; the state is at hand, so that nothing is computed for another.
+        # A kernel gets its warmup from `init`; the given state avoids a computation of another one.
         points = Points(state.z, -state.potential_energy, -state.z_grad)
         kernel, _ = self._begin(density, points, state.rng_key)
         state = kernel.sample(state, (), {})
@@ -119,11 +119,11 @@ class BlackjaxSampler:
 
     @property
     def warmup_steps(self) -> int:
-        """The warmup is over before the first step."""
+        """None: the warmup ends before the first step."""
         return 0
 
     def start(self, density, points, keys):
-        """Adapt every chain from its point."""
+        """Run the adaptation of every chain from its point."""
         blackjax = import_blackjax()
         keep = blackjax.adaptation.base.get_filter_adapt_info_fn(info_keys={"num_integration_steps"})
         adaptation = blackjax.window_adaptation(

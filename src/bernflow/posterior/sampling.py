@@ -1,7 +1,7 @@
-"""Compiled work behind a posterior: draws, densities and predictions in blocks of one fixed shape.
+"""Compiled functions of a posterior: draws, densities and predictions in blocks of one fixed shape.
 
-Every computation runs on `BLOCK` points at a time. One shape means one compilation for every number of
-draws, bounded memory, and draws(100, key) being the first 100 of draws(4000, key).
+Every computation runs on `BLOCK` points at a time. So there is one compilation for any number of draws, memory is
+bounded, and draws(100, key) are the first 100 of draws(4000, key).
 """
 
 import math
@@ -26,15 +26,15 @@ from bernflow.placement import replicated
 from bernflow.target import AbstractLayout
 
 BLOCK = 1000
-# In very many dimensions a block has as many points as have so many coordinates together, and no fewer than these.
+# In high dimensions a block has at most this many coordinates in total, but at least MIN_BLOCK points.
 WIDE_NUMBERS, MIN_BLOCK = 500_000, 8
-# With more rows of data than this, a CPU evaluates densities in smaller blocks: filling up a large one would take long.
+# With more rows of data than this, a CPU evaluates densities in smaller blocks, because padding would be expensive.
 MANY_ROWS = 4096
 SMALL_BLOCK = 48
-# Rows of data times draws that are evaluated at once. A CPU does it four times faster where the rows of few draws fit
-# into its cache; an accelerator wants to be kept busy.
+# Rows of data times draws that are evaluated at once. A CPU is four times faster if they fit into its cache; an
+# accelerator needs large batches.
 ROWS_TIMES_DRAWS_ON_CPU, ROWS_TIMES_DRAWS_ON_ACCELERATOR = 2**16, 2**25
-# Proposals per weighted draw: with constant weights every proposal is used at most once.
+# Proposals per weighted draw: with equal weights every proposal is used at most once.
 OVERSAMPLING = 4
 
 
@@ -46,7 +46,7 @@ def noise_block(flow: AbstractFlow, key: Key[Array, ""]) -> Float[Array, "s p"]:
 
 @background_jit(Effort.LIGHT)
 def push_block(flow: AbstractFlow, z: Float[Array, "s p"], rest: Float[Array, "s p"]) -> tuple[Array, Array]:
-    """Map one block of noise z to parameters, with log |dx/dz| - log f(rest); with rest = z that is -log q."""
+    """Map one block of noise z to parameters; return log |dx/dz| - log f(rest), which is -log q for rest = z."""
     with inlined(flow):
         x, log_det = jax.vmap(flow.transform_and_log_det)(z)
     return x, log_det - jax.vmap(flow.base_log_prob)(rest)
@@ -67,7 +67,7 @@ def _constrain_block(
             return theta
         with user_code("The model, run for its derived quantities,"):
             derived = model.deterministic(theta)
-        # Sites last: a derived quantity never hides a parameter of the same name.
+        # Sites last, so that a derived quantity never replaces a parameter of the same name.
         return {**{name: v for name, v in derived.items() if only is None or name in only}, **theta}
 
     return jax.vmap(one)(x)
@@ -85,7 +85,7 @@ def _log_prob_block(distribution: AbstractDistribution, layout: AbstractLayout, 
     def one(theta: Theta) -> tuple[Array, Array, Array]:
         x, log_jacobian = layout.unconstrain(theta)
         inside = layout.contains(theta) & jnp.all(jnp.isfinite(x)) & jnp.isfinite(log_jacobian)
-        # A harmless point where theta lies outside: an inverse searched for at NaN may not end well.
+        # Replace points outside the support, because the inverse of the flow may not converge at NaN.
         return jnp.where(inside, x, 0.0), log_jacobian, inside
 
     x, log_jacobian, inside = jax.vmap(one)(theta)
@@ -111,7 +111,7 @@ def _log_likelihood_block(model: AbstractModel, theta: Theta) -> Theta:
 
 
 def prepare(flow: AbstractFlow, layout: AbstractLayout, model: AbstractModel) -> None:
-    """Begin to compile what draws from flows of these shapes and evaluates the density there."""
+    """Start compiling the functions that draw from flows of these shapes and evaluate the density."""
     block = np.zeros((block_of(flow.dim), flow.dim))
     log_density_block.with_effort(_effort(model)).prepare(layout, model, block[: density_block(model, flow.dim)])
     push_block.prepare(flow, block, block)
@@ -128,10 +128,10 @@ def _effort(model: AbstractModel) -> Effort:
 
 
 def draws_at_once(rows: int, num: int) -> int:
-    """Return at how many of `num` draws the density of so many rows is best evaluated at once.
+    """Return the optimal number of draws, out of `num`, at which to evaluate the density at once.
 
-    It is a divisor: what is left over would be compiled once more. And of parts only even ones: XLA deals out the
-    draws, or the rows of one, to the cores, and of three draws one core would get two.
+    It is a divisor of `num`, because a remainder would need another compilation. Proper divisors are even: XLA
+    distributes the draws over the cores, and an odd number would leave them unbalanced.
     """
     most = ROWS_TIMES_DRAWS_ON_CPU if jax.default_backend() == "cpu" else ROWS_TIMES_DRAWS_ON_ACCELERATOR
     parts = (n for n in range(2, num + 1) if num % n == 0 and (n % 2 == 0 or n == num) and n * rows <= most)
@@ -139,12 +139,12 @@ def draws_at_once(rows: int, num: int) -> int:
 
 
 def block_of(dim: int) -> int:
-    """Return the number of points of one block in so many dimensions."""
+    """Return the number of points per block in `dim` dimensions."""
     return BLOCK if is_dense(dim) else max(MIN_BLOCK, min(BLOCK, WIDE_NUMBERS // dim))
 
 
 def density_block(model: AbstractModel, dim: int) -> int:
-    """Return the number of points at which the density of a model is evaluated in one call."""
+    """Return the number of points per call of the density of a model."""
     few = num_rows(model) > MANY_ROWS and jax.default_backend() == "cpu"
     return min(SMALL_BLOCK, block_of(dim)) if few else block_of(dim)
 
@@ -152,10 +152,10 @@ def density_block(model: AbstractModel, dim: int) -> int:
 def sample(
     distribution: AbstractDistribution, key: Key[Array, ""], num: int, first: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draw `num` points of R^p with their log q, those of block `first` and after it."""
+    """Draw `num` points in R^p with their log q, starting with block `first`."""
     keys = [nth(key, first + block) for block in range(math.ceil(num / block_of(distribution.dim)))]
     if isinstance(distribution, AbstractFlow):
-        # In two parts, which serve elsewhere, too, and are compiled once.
+        # In two functions, which are also used elsewhere and compiled once.
         noise = [noise_block(distribution, key) for key in keys]
         x, minus_log_q = _concatenate([push_block(distribution, z, z) for z in noise], num)
         return x, -minus_log_q
@@ -163,7 +163,7 @@ def sample(
 
 
 def push(flow: AbstractFlow, z: np.ndarray, rest: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Do as `push_block` with any number of points."""
+    """Apply `push_block` to any number of points."""
     return in_blocks(lambda part, _: push_block(flow, *part), (z, rest), block_of(flow.dim))
 
 
@@ -174,7 +174,7 @@ def _concatenate(blocks: list, num: int) -> Any:
 def constrain(
     layout: AbstractLayout, model: AbstractModel | None, x: np.ndarray, only: tuple[str, ...] | None = None
 ) -> dict[str, np.ndarray]:
-    """Map points of R^p to named values; with a model, its derived quantities too, or those of some names."""
+    """Map points in R^p to named values; with a model, include derived quantities, all or those in `only`."""
     names = layout.names
     theta = in_blocks(lambda part, _: _constrain_block(layout, model, part, only), x)
     derived = [name for name in theta if name not in names]
@@ -182,19 +182,19 @@ def constrain(
 
 
 def log_density(layout: AbstractLayout, model: AbstractModel, x: np.ndarray) -> np.ndarray:
-    """Evaluate the unnormalised log posterior density on R^p."""
+    """Evaluate the unnormalized log posterior density on R^p."""
     block = log_density_block.with_effort(_effort(model))
     return in_blocks(lambda part, _: block(layout, model, part), x, density_block(model, x.shape[-1]))
 
 
 def log_q(distribution: AbstractDistribution, x: np.ndarray) -> np.ndarray:
-    """Evaluate log q on R^p; -inf where the inverse overflows."""
+    """Evaluate log q on R^p; -inf if the inverse overflows."""
     found = in_blocks(lambda part, _: _log_q_block(distribution, part), x, block_of(distribution.dim))
     return np.where(np.isnan(found), -np.inf, found)
 
 
 def log_prob(distribution: AbstractDistribution, layout: AbstractLayout, theta: dict[str, np.ndarray]) -> np.ndarray:
-    """Evaluate log q on the constrained scale; -inf outside of the support."""
+    """Evaluate log q on the constrained scale; -inf outside the support."""
     return in_blocks(lambda part, _: _log_prob_block(distribution, layout, part), theta, block_of(distribution.dim))
 
 
@@ -216,7 +216,7 @@ def predict(
     kwargs: dict[str, Any],
 ) -> dict[str, np.ndarray]:
     """Draw new observations, one set per draw of theta."""
-    # Another stream than the draws of theta: both may come from the same key.
+    # Makes the random numbers differ from those of theta, which may come from the same key.
     key = nth(key, 0x70726564)
     return in_blocks(lambda part, b: _predict_block(model, key, jnp.uint32(b), part, args, kwargs), theta)
 
@@ -224,7 +224,7 @@ def predict(
 def predict_mean(
     model: AbstractModel, theta: dict[str, np.ndarray], args: tuple, kwargs: dict[str, Any]
 ) -> dict[str, np.ndarray]:
-    """Average the expected observations over draws of theta, one draw after the other."""
+    """Average the expected observations over draws of theta, sequentially."""
     num = len(next(iter(theta.values())))
     totals = []
     for start in range(0, num, BLOCK):
@@ -251,8 +251,8 @@ def _sum_of_means(
 def resample(key: Key[Array, ""], log_weights: np.ndarray, num: int) -> np.ndarray:
     """Choose `num` indices by Pareto-smoothed weights.
 
-    Systematic resampling is unbiased and repeats a draw only where its weight asks for it; a shuffle removes
-    the order of the proposals.
+    Systematic resampling is unbiased and repeats a draw only if its weight requires it; a shuffle removes the order of
+    the proposals.
     """
     smoothed, _ = psis(log_weights)
     random = generator(nth(key, 0x70736973))
@@ -262,7 +262,7 @@ def resample(key: Key[Array, ""], log_weights: np.ndarray, num: int) -> np.ndarr
 
 
 def in_blocks(function: Callable[[Any, int], Any], inputs: Any, size: int = BLOCK) -> Any:
-    """Apply a compiled function to blocks of one shape; copies of the final row fill up the last."""
+    """Apply a compiled function to blocks of one shape; the last is padded with copies of the final row."""
     num = len(jax.tree.leaves(inputs)[0])
     outputs: list = []
     for block, start in enumerate(range(0, num, size)):

@@ -1,4 +1,4 @@
-"""What a saved posterior holds besides its flow: draws for where the model is missing, and a trial of the density."""
+"""The content of a saved posterior besides its flow: draws for use without the model, and test points."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,13 +13,13 @@ from bernflow.models.base import AbstractJointModel, AbstractModel, Site, Theta
 from bernflow.posterior.tables import Axes
 from bernflow.target import AbstractLayout
 
-# The draws in a file: as many as every method takes by default, but no more numbers than these in all.
+# Number of draws in a file: the default of every method, but limited by the total size.
 NUM_STORED, MAX_NUMBERS, MIN_STORED = 4000, 8_000_000, 200
-# Derived quantities of more numbers per draw are left out of files and of what is printed.
+# Larger derived quantities are omitted from files and printed tables.
 MAX_DERIVED = 1000
-# Points of the trial, and the most coordinates of all of them together.
+# Number of test points, and a bound on their total number of coordinates.
 NUM_TRIED, MAX_COORDINATES = 8, 100_000
-# Another machine rounds otherwise. The output of a network is in single precision.
+# Relative and absolute tolerances, for different rounding on other machines and single precision in networks.
 TOLERANCES, TOLERANCES_OF_NETWORK = (1e-7, 1e-4), (1e-4, 1e-1)
 
 
@@ -36,18 +36,18 @@ class Roles(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """The log density on R^p at some draws of the fit: it tells a model or data that are not those of the fit.
+    """The log density on R^p at some draws of the fit, to detect a model or data other than those of the fit.
 
     Attributes:
         x: the points, (k, p).
-        log_density: the density there, (k,).
+        log_density: the log density at the points, (k,).
     """
 
     x: Float[np.ndarray, "k p"]
     log_density: Float[np.ndarray, " k"]
 
     def difference(self, model: AbstractModel, log_density: Float[np.ndarray, " k"]) -> float | None:
-        """Return by how many nats a density differs at most; None where that is rounding."""
+        """Return the largest difference of another log density in nats; None if it is within the tolerance."""
         is_network = isinstance(model, AbstractJointModel) and model.trained()[0] is not None
         relative, absolute = TOLERANCES_OF_NETWORK if is_network else TOLERANCES
         if np.allclose(log_density, self.log_density, rtol=relative, atol=absolute, equal_nan=True):
@@ -58,13 +58,13 @@ class Trial(NamedTuple):
 
 @dataclass(frozen=True)
 class Stored:
-    """What a file holds besides the flow.
+    """The content of a file besides the flow.
 
     Attributes:
-        draws: draws on the constrained scale, parameters and derived quantities, (num, *shape) each; empty where the
-            flow itself can draw all that there is.
-        stats: log densities of these draws, under the names of ArviZ.
-        weighted: whether they are resampled by their importance weights.
+        draws: draws on the constrained scale, parameters and derived quantities, (num, *shape) each; empty if the flow
+            itself can draw all of them.
+        stats: log densities of these draws, with the names of ArviZ.
+        weighted: whether they are importance-resampled.
         axes: names of the axes of all quantities.
         roles: which of the derived quantities are predictions, and which a log likelihood.
         trial: the density at some points.
@@ -83,13 +83,13 @@ class Stored:
         return min((len(value) for value in self.draws.values()), default=0)
 
     def take(self, rows: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Return some of the draws, and their log densities."""
+        """Return the draws in the given rows, and their log densities."""
         draws, stats = ({name: v[rows] for name, v in group.items()} for group in (self.draws, self.stats))
         return draws, stats
 
 
 class SavedLayout(AbstractLayout):
-    """The layout of a posterior whose map to the constrained scale is known only to its model, which is missing."""
+    """The layout of a posterior without its model, if only the model knows the map to the constrained scale."""
 
     sites: tuple[Site, ...]
     order: tuple[int, ...]
@@ -97,19 +97,19 @@ class SavedLayout(AbstractLayout):
     model: None = None
 
     def constrain(self, x: Float[Array, " p"]) -> tuple[Theta, Float[Array, ""]]:
-        """Raise: the map is the model's."""
+        """Raise an error: the map is unknown."""
         raise self._missing()
 
     def unconstrain(self, theta: Theta) -> tuple[Float[Array, " p"], Float[Array, ""]]:
-        """Raise: the map is the model's."""
+        """Raise an error: the map is unknown."""
         raise self._missing()
 
     def contains(self, theta: Theta) -> Bool[Array, ""]:
-        """Return True: outside of its support theta has no finite x."""
+        """Return True: outside its support theta has no finite x."""
         return jnp.array(True)
 
     def log_density(self, model: AbstractModel, x: Float[Array, " p"]) -> Float[Array, ""]:
-        """Raise: the map is the model's."""
+        """Raise an error: the map is unknown."""
         raise self._missing()
 
     def _scales(self) -> tuple[bool, ...]:
@@ -118,10 +118,10 @@ class SavedLayout(AbstractLayout):
     def _missing(self) -> ModelError:
         return ModelError(
             "The map from R^p to the parameters is known only to the model, which is not in the file: pass it to "
-            "bf.load(path, model=...). Without it, the draws in the file are all that there is."
+            "bf.load(path, model=...). Without it, only the draws in the file are available."
         )
 
 
 def num_stored(per_draw: int) -> int:
-    """Choose how many draws of so many numbers go into a file."""
+    """Choose the number of draws in a file, given the size of one draw."""
     return int(np.clip(MAX_NUMBERS // max(per_draw, 1), MIN_STORED, NUM_STORED))

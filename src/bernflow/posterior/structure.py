@@ -1,4 +1,4 @@
-"""The structure that a fit has found in a posterior, by the names of its parameters."""
+"""The dependence structure of a posterior, by the names of its parameters."""
 
 import math
 from collections import Counter
@@ -18,7 +18,7 @@ MAX_SHOWN = 8
 
 
 class Group(NamedTuple):
-    """Globals or blocks in words: what they are, how many, which of them, and what they depend on."""
+    """A description of globals or blocks: kind, number, names and dependence."""
 
     what: str
     how_many: str
@@ -31,8 +31,8 @@ class NamedStructure:
     """Globals, and blocks of locals that are independent of one another given the globals.
 
     Attributes:
-        globals: dimensions that others depend on, such as `tau` or `L[0]`; all of them where no blocks were found.
-        blocks: the other dimensions, block by block.
+        globals: dimensions on which others depend, such as `tau` or `L[0]`; all of them if there are no blocks.
+        blocks: the other dimensions, by block.
         chained: whether every block also depends on the one before it, as in a random walk.
 
     Example:
@@ -91,7 +91,7 @@ class NamedStructure:
 
 
 def named_structure(distribution: AbstractDistribution, layout: AbstractLayout, axes: Axes) -> NamedStructure:
-    """Return the structure of a fitted distribution; without blocks where all parameters are fitted together."""
+    """Return the structure of a fitted distribution; without blocks if all parameters are fitted together."""
     found = distribution.structure if isinstance(distribution, StructuredBernsteinFlow) else None
     return by_name(found, labels(layout, axes))
 
@@ -105,7 +105,7 @@ def by_name(structure: Structure | None, names: Sequence[str]) -> NamedStructure
 
 
 def labels(layout: AbstractLayout, axes: Axes) -> list[str]:
-    """Name every dimension in the order of x: as the model names its component, if there is one for each."""
+    """Name every dimension in the order of x, by the labels of the model if there is one component per dimension."""
     found, plain = [], iter(layout.labels())
     for i in layout.order:
         site, size = layout.sites[i], layout.sizes[i]

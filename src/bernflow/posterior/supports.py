@@ -1,4 +1,4 @@
-"""Supports of parameters as JSON, so that a saved posterior needs no code to be read back."""
+"""Conversion of supports to JSON and back, without executing code."""
 
 from typing import Any
 
@@ -8,8 +8,8 @@ from numpyro.distributions.constraints import Constraint
 
 from bernflow.errors import ArgumentError, FileFormatError
 
-# Constraints without parameters, by the name under which numpyro.distributions.constraints offers them.
-PLAIN = (
+# Constraints without parameters, by their names in numpyro.distributions.constraints.
+PLAIN_CONSTRAINTS = (
     "circular",
     "corr_cholesky",
     "corr_matrix",
@@ -30,7 +30,7 @@ PLAIN = (
     "softplus_positive",
     "unit_interval",
 )
-# NumPy has no more.
+# The largest number of axes of a NumPy array.
 MAX_AXES = 64
 # Constraints with bounds, and the names of the bounds.
 BOUNDED = {
@@ -44,7 +44,7 @@ BOUNDED = {
 
 
 def support_to_json(support: Constraint | None) -> dict[str, Any] | None:
-    """Describe a support; None (it depends on other parameters) stays None.
+    """Convert a support to JSON; None (it depends on other parameters) remains None.
 
     Example:
         >>> support_to_json(constraints.interval(0.0, 2.0))
@@ -52,8 +52,8 @@ def support_to_json(support: Constraint | None) -> dict[str, Any] | None:
     """
     if support is None:
         return None
-    # Exact types: softplus_positive is a subclass of greater_than, and means another transform.
-    for kind in PLAIN:
+    # Compare exact types: softplus_positive is a subclass of greater_than with another transform.
+    for kind in PLAIN_CONSTRAINTS:
         if type(support) is type(getattr(constraints, kind)):
             return {"kind": kind}
     for kind, bounds in BOUNDED.items():
@@ -65,7 +65,7 @@ def support_to_json(support: Constraint | None) -> dict[str, Any] | None:
     if type(support) is constraints.zero_sum:
         return {"kind": "zero_sum", "event_dim": support.event_dim}
     raise ArgumentError(
-        f"The support {support} cannot be saved: expected one of {', '.join(PLAIN)}, {', '.join(BOUNDED)}, "
+        f"The support {support} cannot be saved: expected one of {', '.join(PLAIN_CONSTRAINTS)}, {', '.join(BOUNDED)}, "
         "independent or zero_sum."
     )
 
@@ -75,7 +75,7 @@ def support_from_json(spec: dict[str, Any] | None) -> Constraint | None:
     if spec is None:
         return None
     kind = spec["kind"]
-    if kind in PLAIN:
+    if kind in PLAIN_CONSTRAINTS:
         return getattr(constraints, kind)
     if kind in BOUNDED:
         return getattr(constraints, kind)(*_bounds(spec, BOUNDED[kind]))
@@ -89,11 +89,11 @@ def support_from_json(spec: dict[str, Any] | None) -> Constraint | None:
 
 
 def _bounds(spec: dict[str, Any], names: tuple[str, ...]) -> list[float | np.ndarray]:
-    """Return bounds between which there is something."""
+    """Return finite bounds of a nonempty set."""
     bounds = [_bound(spec[name]) for name in names]
     is_finite = all(np.isfinite(bound).all() for bound in bounds)
     if not is_finite or (len(bounds) == 2 and not np.all(bounds[0] < bounds[1])):
-        raise FileFormatError(f"The support {spec} has nothing between its bounds, or they are not finite.")
+        raise FileFormatError(f"The support {spec} is empty, or its bounds are not finite.")
     return bounds
 
 

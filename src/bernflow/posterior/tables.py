@@ -1,4 +1,4 @@
-"""Tables of named draws: one row per scalar component, named as the model names it."""
+"""Tables of named draws, with one row per scalar component."""
 
 import math
 import re
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Draws = Mapping[str, np.ndarray]
-# Significant digits of the standard deviation in a table; all other figures of a row end at the same decimal.
+# Significant digits of the standard deviation in a table; all statistics of a row have the same number of decimals.
 DIGITS = 4
 MAX_DECIMALS, MAX_WRITTEN = 8, 1e9
 
 
 class Axes(NamedTuple):
-    """What a model calls the axes of its quantities, and the places along them.
+    """Names and labels of the axes of a model's quantities.
 
     Attributes:
-        dims: names of axes by quantity; None for an axis without name.
+        dims: names of axes by quantity; None for an unnamed axis.
         coords: labels along named axes.
-        first: what the first place without a label is counted as: 1 for Stan programs.
+        first: index of the first element along an axis without labels: 1 for Stan programs.
     """
 
     dims: Mapping[str, Sequence[str | None]] = {}
@@ -35,7 +35,7 @@ class Axes(NamedTuple):
     first: int = 0
 
     def marks(self, name: str, shape: Sequence[int]) -> list[list[str]]:
-        """Return what the places along every axis of a quantity are called: their labels, or else numbers."""
+        """Return the labels, or else indices, along every axis of a quantity."""
         dims, marks = self.dims.get(name, ()), []
         for axis, size in enumerate(shape):
             dim = dims[axis] if len(dims) == len(shape) else None
@@ -54,7 +54,7 @@ class Axes(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One scalar component: its label, its figures, and the standard errors of mean and sd."""
+    """One scalar component: its label, its statistics, and the standard errors of mean and sd."""
 
     label: str
     figures: tuple[float, ...]
@@ -69,12 +69,12 @@ def rows(
     Args:
         draws: arrays of shape (num, *shape) by name.
         quantiles: the columns after mean and sd.
-        axes: names of axes and places.
-        num_effective: number of independent draws that these are worth; None: all of them.
+        axes: names and labels of axes.
+        num_effective: effective sample size; None for independent draws.
         limit: the largest number of rows.
 
     Returns:
-        The rows, and the number of all components.
+        The rows, and the total number of components.
     """
     total = sum(math.prod(value.shape[1:]) for value in draws.values())
     found: list[Row] = []
@@ -110,11 +110,11 @@ def in_order(draws: Draws, parameters: Sequence[str], roles: Sequence[Sequence[s
 
 
 def select(draws: Draws, var_names: Sequence[str] | str | None, filter_vars: str | None) -> dict[str, np.ndarray]:
-    """Choose quantities by name, as ArviZ does.
+    """Select quantities by name, as in ArviZ.
 
     Args:
         draws: arrays by name.
-        var_names: names to take, or with `~` before them to leave out; None for all.
+        var_names: names to include, or to exclude if prefixed by `~`; None for all.
         filter_vars: None (whole names), "like" (parts of names) or "regex" (regular expressions).
     """
     if filter_vars not in (None, "like", "regex"):
@@ -143,7 +143,7 @@ def _matches(pattern: str, name: str, filter_vars: str | None) -> bool:
 
 
 def frame(found: Sequence[Row], ci_prob: float, round_to: int | str | None) -> "pd.DataFrame":
-    """Return rows of mean, sd and one interval as a table under the names of ArviZ."""
+    """Return rows of mean, sd and one interval as a data frame with the column names of ArviZ."""
     import pandas as pd
 
     ends = (f"eti{100 * ci_prob:g}_lb", f"eti{100 * ci_prob:g}_ub")
@@ -165,13 +165,13 @@ def frame(found: Sequence[Row], ci_prob: float, round_to: int | str | None) -> "
 
 
 def rounded(values: Sequence[float]) -> list[float]:
-    """Round mean, sd and other figures of one quantity to the decimal at which the sd has four digits."""
+    """Round mean, sd and other statistics of one quantity to the decimals at which the sd has four digits."""
     places = _decimals(values[1])
     return [float(v) for v in values] if places is None else [round(float(v), places) + 0.0 for v in values]
 
 
 def written(values: Sequence[float]) -> list[str]:
-    """Write mean, sd and other figures of one quantity with the decimals at which the sd has four digits.
+    """Format mean, sd and other statistics of one quantity with the decimals at which the sd has four digits.
 
     Example:
         >>> written([1234.56789, 0.0123456, 1234.5, 1234.6])
@@ -184,12 +184,12 @@ def written(values: Sequence[float]) -> list[str]:
     if places > MAX_DECIMALS or largest >= MAX_WRITTEN:
         digits = min(max(math.floor(math.log10(max(largest, values[1]) / values[1])) + DIGITS, DIGITS), 15)
         return [f"{v:.{digits}g}" for v in values]
-    # Adding zero turns a negative zero into a positive one.
+    # Adding zero converts negative zero to zero.
     return [f"{round(v, places) + 0.0:.{max(places, 0)}f}" for v in values]
 
 
 def _decimals(sd: float) -> int | None:
-    """Return the decimals at which a standard deviation has `DIGITS` digits; None where there is none."""
+    """Return the decimals at which a standard deviation has `DIGITS` digits; None if it is zero or not finite."""
     if not math.isfinite(sd) or sd <= 0.0:
         return None
     return DIGITS - 1 - math.floor(math.log10(sd))

@@ -1,4 +1,4 @@
-"""Pytrees as named arrays and back, to be stored without executing anything."""
+"""Conversion of pytrees to named arrays and back, for storage without pickle."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from bernflow.precision import use_precision
 
 
 def named_arrays(prefix: str, tree: PyTree) -> dict[str, np.ndarray]:
-    """Return the arrays of a tree under names in their order; random keys as plain numbers."""
+    """Return the arrays of a tree by numbered names; random keys as integers."""
     leaves = jax.tree.leaves(eqx.filter(tree, eqx.is_array))
     return {f"{prefix}_{i:05d}": np.asarray(_plain(leaf)) for i, leaf in enumerate(leaves)}
 
@@ -22,33 +22,31 @@ def _plain(leaf: Any) -> Any:
 
 
 def fill_arrays(prefix: str, template: PyTree, arrays: dict[str, np.ndarray]) -> PyTree:
-    """Put stored arrays in the place of those of a template."""
+    """Replace the arrays of a template by stored ones."""
     variable, fixed = eqx.partition(template, eqx.is_array)
     leaves, structure = jax.tree.flatten(variable)
     filled = []
     for i, leaf in enumerate(leaves):
         stored, plain = arrays[f"{prefix}_{i:05d}"], _plain(leaf)
         if stored.dtype != plain.dtype and stored.dtype.kind == "V":
-            # Types that NumPy does not know, such as bfloat16, are stored as bytes.
+            # Types that NumPy lacks, such as bfloat16, are stored as bytes.
             stored = stored.view(plain.dtype)
         if stored.shape != plain.shape or stored.dtype != plain.dtype:
-            raise ValueError(
-                f"an array is {stored.dtype}{stored.shape}, where the training has {plain.dtype}{plain.shape}"
-            )
+            raise ValueError(f"an array is {stored.dtype}{stored.shape}, expected {plain.dtype}{plain.shape}")
         value = jnp.asarray(stored)
         filled.append(value if plain is leaf else jax.random.wrap_key_data(value, impl=jax.random.key_impl(leaf)))
     return eqx.combine(jax.tree.unflatten(structure, filled), fixed)
 
 
 class _OnHost:
-    """An array of JAX as one of NumPy."""
+    """A JAX array converted to a NumPy array."""
 
     def __init__(self, value: np.ndarray):
         self.value = value
 
 
 def on_host(tree: PyTree) -> PyTree:
-    """Return a tree with JAX's arrays as NumPy's, to be pickled: JAX unpickles an array of 64 bits as one of 32."""
+    """Convert JAX arrays in a tree to NumPy arrays for pickling: JAX unpickles 64-bit arrays as 32-bit ones."""
 
     def one(leaf: Any) -> Any:
         is_plain = isinstance(leaf, jax.Array) and not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
@@ -58,6 +56,6 @@ def on_host(tree: PyTree) -> PyTree:
 
 
 def from_host(tree: PyTree) -> PyTree:
-    """Undo `on_host`."""
-    with use_precision("float64"):  # which leaves numbers of 32 bits as they are
+    """Invert `on_host`."""
+    with use_precision("float64"):  # keeps 32-bit numbers unchanged
         return jax.tree.map(lambda leaf: jnp.asarray(leaf.value) if isinstance(leaf, _OnHost) else leaf, tree)

@@ -1,4 +1,4 @@
-"""Whether draws are weighted: where the verdict says that weights correct what the fit left over, they are."""
+"""The choice between weighted and unweighted draws, by the verdict on the fit."""
 
 from typing import TYPE_CHECKING, Literal
 
@@ -13,7 +13,7 @@ AUTO: Literal["auto"] = "auto"
 
 
 def is_weighted(posterior: "PosteriorParts", weighted: Weighted = AUTO) -> bool:
-    """Tell whether draws are resampled by their importance weights."""
+    """Tell whether draws are importance-resampled."""
     if isinstance(weighted, str):
         if weighted != AUTO:
             raise ArgumentError(f"weighted={weighted!r}: expected True, False or 'auto'.")
@@ -24,9 +24,9 @@ def is_weighted(posterior: "PosteriorParts", weighted: Weighted = AUTO) -> bool:
 
 
 def num_effective(posterior: "PosteriorParts", num: int, weighted: bool) -> float:
-    """Return how many independent draws so many draws are worth, as far as the verdict tells."""
+    """Return the effective sample size of `num` draws, estimated from the diagnostics."""
     if not weighted:
         return float(num)
-    # Systematic resampling adds the noise of choosing one of so many proposals to that of the proposals.
+    # Systematic resampling adds the noise of the selection to that of the proposals.
     share = max(posterior.diagnostics.ess_fraction, 1e-12)
     return num / (1.0 / (OVERSAMPLING * share) + (1.0 - 1.0 / OVERSAMPLING))

@@ -1,4 +1,4 @@
-"""The report of a fit: one page that says whether it can be trusted, what it found and how it was made."""
+"""HTML reports of fits: verdict, results and settings on one page."""
 
 from bernflow.report.page import write_page, write_report
 

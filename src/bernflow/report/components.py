@@ -1,19 +1,19 @@
-"""Scalar components of named draws: labels, summaries, and which of them to draw."""
+"""Scalar components of named draws: labels, summaries, and a selection to plot."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
 from bernflow.diagnostics.summaries import summarize
-from bernflow.plots.components import axis_marks, component_draws
-from bernflow.posterior.tables import written
+from bernflow.plots.components import component_draws
+from bernflow.posterior.tables import Axes, written
 
 QUANTILES = (0.05, 0.5, 0.95)
 COLUMNS = ("mean", "sd", "5%", "50%", "95%")
-# More components than this are not compared with each other.
+# Pairs are searched among at most this many components.
 MAX_COMPARED = 200
 
 
@@ -21,9 +21,9 @@ class Component(NamedTuple):
     """One scalar component of a named quantity.
 
     Attributes:
-        label: name with index, as a reader sees it.
+        label: name with index.
         name: name of the quantity.
-        derived: whether the model computes it from its parameters.
+        derived: whether it is a derived quantity.
         values: its draws, (num,).
     """
 
@@ -36,30 +36,25 @@ class Component(NamedTuple):
 def list_components(
     draws: Mapping[str, np.ndarray],
     parameters: Iterable[str],
-    dims: Mapping[str, Sequence[str | None]],
-    coords: Mapping[str, Any],
-    first_index: int = 0,
+    axes: Axes,
 ) -> Iterator[Component]:
-    """Yield all components, those of parameters first."""
+    """Yield all components, parameters first."""
     parameters = set(parameters)
     for derived in (False, True):
         for name, value in draws.items():
             if (name not in parameters) != derived:
                 continue
-            marks = axis_marks(value.shape[1:], dims.get(name, ()), coords, first_index)
-            for index in np.ndindex(value.shape[1:]):
-                inside = ", ".join(axis[i] for axis, i in zip(marks, index, strict=True))
-                label = f"{name}[{inside}]" if index else name
+            for index, label in axes.labels(name, value.shape[1:]):
                 yield Component(label, name, derived, component_draws(value, index))
 
 
 def table_row(component: Component) -> list[str]:
-    """Return the figures of a component as text, in the order of `COLUMNS`."""
+    """Return the summary of a component as strings, in the order of `COLUMNS`."""
     return written(summarize(component.values, QUANTILES))
 
 
-def fair_share(components: Sequence[Component], limit: int) -> list[Component]:
-    """Choose components such that every quantity is shown before any is shown twice; their order stays."""
+def select_evenly(components: Sequence[Component], limit: int) -> list[Component]:
+    """Select components round-robin over the quantities, in their original order."""
     groups: dict[str, list[int]] = {}
     for place, component in enumerate(components):
         groups.setdefault(component.name, []).append(place)
@@ -69,13 +64,13 @@ def fair_share(components: Sequence[Component], limit: int) -> list[Component]:
 
 
 def strongest_pairs(components: Sequence[Component], limit: int) -> tuple[list[Component], float, tuple[str, str]]:
-    """Choose the components with the strongest rank correlations.
+    """Select the components with the strongest rank correlations.
 
     Returns:
-        At most `limit` of them in their order, the strongest correlation and the labels of that pair.
+        At most `limit` components in their original order, the strongest correlation and the labels of that pair.
     """
     varying = [c for c in components if np.all(np.isfinite(c.values)) and np.ptp(c.values) > 0]
-    varying = fair_share(varying, MAX_COMPARED)
+    varying = select_evenly(varying, MAX_COMPARED)
     if len(varying) < 2:
         return [], 0.0, ("", "")
     ranks = np.stack([np.argsort(np.argsort(c.values)) for c in varying]).astype(np.float64)

@@ -1,4 +1,4 @@
-"""The pictures of a report, each with a caption and a text for those who cannot see it."""
+"""The figures of a report, with captions and alternative texts."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from bernflow.plots.marginals import draw_marginal
 from bernflow.plots.predictive import match_replicates
 from bernflow.plots.style import house_style
 from bernflow.posterior.structure import count
-from bernflow.report.components import Component, fair_share, strongest_pairs, table_row
+from bernflow.report.components import Component, select_evenly, strongest_pairs, table_row
 from bernflow.report.material import Material
 from bernflow.report.svg import inline_svg
 from bernflow.report.wording import isolate
@@ -24,15 +24,15 @@ MAX_MARGINALS = 24
 MAX_PAIRED = 5
 MAX_LABEL = 15
 NUM_POINTS = 1000
-# With fewer parameters no blocks of locals are expected, and nothing is said of them.
+# With fewer parameters no blocks of locals are expected, and the structure is omitted.
 MIN_TOGETHER = 31
-# Inches; letters of a wider picture would get too small there.
+# Size in inches; the text of a wider figure would be too small on a phone.
 READABLE_ON_A_PHONE = (5.2, 3.3)
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture: its SVG element, and a caption (plain text) below it."""
+    """A figure as an SVG element, with a caption (plain text)."""
 
     svg: str
     caption: str
@@ -40,14 +40,14 @@ class Picture:
 
 @dataclass(frozen=True)
 class Gallery:
-    """The pictures under one heading.
+    """The figures of one section.
 
     Attributes:
         name: the id of the section.
         title: its heading.
-        text: what is to be seen.
+        text: an explanation.
         pictures: several small ones, or one.
-        failed: why there are none, if they could not be drawn.
+        failed: the error, if they could not be drawn.
     """
 
     name: str
@@ -58,17 +58,17 @@ class Gallery:
 
     @property
     def is_grid(self) -> bool:
-        """Tell small pictures, side by side."""
+        """Whether to show small figures side by side."""
         return self.name == "marginals"
 
     @property
     def is_wide(self) -> bool:
-        """Tell a picture of several panels, which a small screen scrolls rather than shrinks."""
+        """Whether it has several panels, which are scrolled on small screens instead of shrunk."""
         return self.name in ("pairs", "predictive")
 
 
 def draw_galleries(material: Material, components: Sequence[Component]) -> list[Gallery]:
-    """Draw all that the material allows; a picture that fails leaves its reason in its place."""
+    """Draw all figures for which there is material; the error of a figure that fails is shown instead."""
     parameters = [c for c in components if not c.derived]
     kinds: list[tuple[str, str, Callable[[], Gallery | None]]] = [
         ("marginals", "Marginals", lambda: _marginals(parameters)),
@@ -81,10 +81,10 @@ def draw_galleries(material: Material, components: Sequence[Component]) -> list[
     galleries = []
     for name, title, draw in kinds:
         try:
-            # Names of a user's model are no formulas: a dollar sign is a dollar sign.
+            # Names in a user's model are not TeX formulas, even if they contain dollar signs.
             with rc_context({"text.parse_math": False}), static_figures():
                 gallery = draw()
-        except Exception as error:  # one picture must not cost the page
+        except Exception as error:  # the failure of one figure must not prevent the report
             gallery = Gallery(name, title, "", failed=f"{type(error).__name__}: {error}")
         if gallery is not None:
             galleries.append(gallery)
@@ -93,7 +93,7 @@ def draw_galleries(material: Material, components: Sequence[Component]) -> list[
 
 def _marginals(components: Sequence[Component]) -> Gallery | None:
     finite = [c for c in components if np.all(np.isfinite(c.values))]
-    shown = fair_share(finite, MAX_MARGINALS)
+    shown = select_evenly(finite, MAX_MARGINALS)
     pictures = []
     for number, component in enumerate(shown):
         row = table_row(component)
@@ -102,7 +102,7 @@ def _marginals(components: Sequence[Component]) -> Gallery | None:
         pictures.append(Picture(svg, component.label))
     text = "Density, median and central 90 % interval."
     if len(components) > len(shown):
-        text += f" {len(shown)} of {len(components):,} components; post.plot(var_names=[...]) shows others."
+        text += f" {len(shown)} of {len(components):,} components; select others with post.plot(var_names=[...])."
     return Gallery("marginals", "Marginals", text, pictures) if pictures else None
 
 
@@ -122,8 +122,8 @@ def _pairs(components: Sequence[Component]) -> Gallery | None:
     draws = {str(i): component.values for i, component in enumerate(chosen)}
     labels = [c.label if len(c.label) <= MAX_LABEL else f"{c.label[: MAX_LABEL - 1]}…" for c in chosen]
     figure = plot_pairs(draws, labels=labels, num=NUM_POINTS)
-    found = f"The strongest rank correlation is {strongest:.2f}, of {isolate(pair[0])} and {isolate(pair[1])}."
-    alt = f"Clouds of draws with contours for all pairs of {', '.join(c.label for c in chosen)}. {found}"
+    found = f"The strongest rank correlation is {strongest:.2f}, between {isolate(pair[0])} and {isolate(pair[1])}."
+    alt = f"Scatter plots with contours for all pairs of {', '.join(c.label for c in chosen)}. {found}"
     picture = Picture(inline_svg(figure, alt, "pairs"), found)
     which = "All components" if len(chosen) == len(components) else "The components with the strongest correlations"
     return Gallery("pairs", "Pairs", f"{which}, with 50 % and 90 % highest-density contours.", [picture])
@@ -134,17 +134,17 @@ def _structure(material: Material) -> Gallery | None:
     if structure is None or (not structure.blocks and len(structure.globals) < MIN_TOGETHER):
         return None
     if not structure.blocks:
-        text = f"{count(len(structure.globals), 'parameter')}, fitted together: no blocks of locals were used."
+        text = f"{count(len(structure.globals), 'parameter')}, fitted together without blocks of locals."
         return Gallery("structure", "Structure", text)
     text = (
-        "Which parameters the fit lets depend on one another: a few globals, which influence all others, and locals "
-        "in blocks given them. Of many, the first ones and the last one are shown."
+        "The dependence structure of the fit: a few globals, which influence all other parameters, and blocks of "
+        "locals given them. If there are many, the first ones and the last one are shown."
     )
     found = " ".join(
         f"{group.what}: {', '.join(filter(None, (f'{group.how_many} ({group.names})', group.dependence)))}."
         for group in structure.groups()
     )
-    alt = f"Matrix of parameters, colored where two depend on each other. {found}"
+    alt = f"Matrix of parameters, with color for pairs that depend on each other. {found}"
     picture = Picture(inline_svg(plot_structure(structure), alt, "structure"), found)
     return Gallery("structure", "Structure", text, [picture])
 
@@ -158,7 +158,7 @@ def _training(material: Material) -> Gallery | None:
     text = "The evidence lower bound (ELBO) over the training steps, with two Monte Carlo standard errors."
     if d.verdict != "poor":
         alt += f" The log evidence is {d.log_evidence:.4g}."
-        text += " It approaches the log evidence from below; the distance is the Kullback-Leibler divergence in nats."
+        text += " It approaches the log evidence from below; the gap is the Kullback-Leibler divergence in nats."
     figure = plot_convergence(material)
     figure.set_size_inches(*READABLE_ON_A_PHONE)
     return Gallery("training", "Training", text, [Picture(inline_svg(figure, alt, "elbo"), "")])
@@ -168,16 +168,16 @@ def _weights(material: Material) -> Gallery | None:
     raw = material.log_weights
     if raw is None:
         return None
-    # Judged as weight zero, here as there.
+    # Treated as weight zero, as in the diagnostics.
     raw = np.where(np.isnan(raw) | (raw == np.inf), -np.inf, raw)
     if np.sum(raw > -np.inf) < MIN_DRAWS:
         return None
     text = (
-        f"How often the weights of {len(raw):,} fresh draws exceed a value. Every point is a draw of the tail, the "
-        "line the Pareto fit to them, whose shape is k-hat (of these draws; it varies from set to set). A tail that "
-        "falls more steeply than the dotted line is a good one."
+        f"The fraction of the weights of {len(raw):,} fresh draws that exceed a value. Every point is a draw in the "
+        "tail; the line is the Pareto fit, whose shape is k-hat (of these draws; other draws give slightly different "
+        "values). A tail that decreases more steeply than the dotted line is good."
     )
-    alt = f"Share of draws with a larger weight, falling over the log weight; k-hat of the tail {psis(raw)[1]:.2f}."
+    alt = f"Fraction of draws with a larger weight against the log weight; k-hat of the tail {psis(raw)[1]:.2f}."
     figure = plot_weights(raw)
     figure.set_size_inches(*READABLE_ON_A_PHONE)
     return Gallery("weights", "Importance weights", text, [Picture(inline_svg(figure, alt, "weights"), "")])
@@ -189,9 +189,9 @@ def _predictive(material: Material) -> Gallery | None:
         return None
     figure = plot_predictive(material.replicates, material.observed)
     num = len(next(iter(material.replicates.values())))
-    alt = f"Distribution of observed {', '.join(names)} over those of {num} replicated data sets."
+    alt = f"Distribution of observed {', '.join(names)} and of {num} replicated data sets."
     text = (
-        "Observed data beside data that the fitted model makes (in color). Where they look different, the model misses "
-        "something, however good the fit."
+        "Observed data and data simulated from the fitted model (in color). If they look different, the model is "
+        "inadequate, however good the fit."
     )
     return Gallery("predictive", "Predictive check", text, [Picture(inline_svg(figure, alt, "ppc"), "")])

@@ -1,4 +1,4 @@
-"""Figures as parts of a page: SVG inside of the HTML, in colors that follow the page's."""
+"""Figures as inline SVG in HTML, with colors that follow the theme of the page."""
 
 import io
 import re
@@ -11,7 +11,7 @@ from bernflow.filters import local_filters
 from bernflow.plots.style import ACCENT, FIT, MUTED, REFERENCE
 from bernflow.report.wording import escape
 
-# Colors of the plots, and the variables of the page's style that stand for them.
+# Colors of the plots, and the corresponding CSS variables of the page.
 THEME = {
     FIT: "--fit",
     REFERENCE: "--reference",
@@ -23,7 +23,7 @@ THEME = {
     "#000000": "--text",
     "#FFFFFF": "--paper",
 }
-# Matplotlib writes six decimals of a point; one in a hundred is finer than any screen.
+# Matplotlib writes six decimals; two are sufficient for any screen.
 LONG_NUMBER = re.compile(r"-?\d+\.\d{3,}")
 POINTS_PER_PIXEL = 0.75
 
@@ -32,29 +32,29 @@ def inline_svg(figure: Figure, alt: str, prefix: str) -> str:
     """Return a figure as an SVG element.
 
     Args:
-        figure: the figure; its heading and its note on what is left out are removed, since the page has its own.
-        alt: what a reader who cannot see it should know.
-        prefix: begins all ids of the element, which must not meet those of other pictures.
+        figure: the figure; its title and its note on omitted components are removed, since the page has its own.
+        alt: alternative text.
+        prefix: prefix of all ids of the element, which must be unique in the page.
     """
-    # An empty text takes no space in the layout.
+    # Empty text takes no space in the layout.
     for text in (figure.get_suptitle() and figure._suptitle, figure.get_supxlabel() and figure._supxlabel):  # type: ignore[attr-defined]
         if text:
             text.set_text("")
     file = io.StringIO()
     with rc_context({"svg.fonttype": "path", "svg.hashsalt": prefix}), local_filters():
-        # The page has the names in its own type; a box in their place in a picture does no harm.
+        # The page shows the names in its own font, so missing glyphs in a figure are harmless.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
     return clean_svg(file.getvalue(), alt, prefix)
 
 
 def clean_svg(source: str, alt: str, prefix: str) -> str:
-    """Strip an SVG file of matplotlib down to an element that can stand among others in a page."""
+    """Reduce an SVG file of matplotlib to an element that can be embedded in a page."""
     body = source[source.index("<svg") :]
     head, body = body[: body.index(">") + 1], body[body.index(">") + 1 :]
     box = re.search(r'viewBox="([^"]*)"', head)
-    assert box is not None  # matplotlib writes it always
-    # Comments hold the texts of the figure, metadata the address of matplotlib; neither is of use here.
+    assert box is not None  # matplotlib always writes it
+    # Remove comments (texts of the figure), metadata and styles.
     body = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>", "", body, flags=re.DOTALL)
     body = re.sub(r'\bid="', f'id="{prefix}-', body)
     body = re.sub(r'(href="#|url\(#)', rf"\1{prefix}-", body)

@@ -1,4 +1,4 @@
-"""Which parameters have tails that a fit does not cover: those in whose tails its largest weights lie."""
+"""Parameters whose tails a fit does not cover, identified by the largest importance weights."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,16 +6,16 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from bernflow.diagnostics.verdict import USABLE_ESS, USABLE_KHAT, Diagnostics
+from bernflow.diagnostics.findings import USABLE_ESS, USABLE_KHAT, Diagnostics
 from bernflow.posterior import Posterior
 from bernflow.posterior.drawing import draw
 from bernflow.posterior.tables import Axes, components
 
-# The largest weights are as many as the tail that k-hat is estimated from: three square roots of all.
+# The number of largest weights is that of the tail for k-hat: this factor times the square root of the sample size.
 TAIL_ROOTS = 3.0
-# Of the draws of the fit so many lie outside of these quantiles; twice that share of the weights is a finding.
+# A component is reported if more than MIN_FRACTION of the largest weights lie outside these quantiles of the draws.
 CENTRAL = (0.025, 0.975)
-MIN_SHARE = 0.2
+MIN_FRACTION = 0.2
 MAX_NAMED = 5
 MAX_COMPONENTS = 2000
 
@@ -23,13 +23,13 @@ MAX_COMPONENTS = 2000
 def find_tails(
     posterior: Posterior, log_weights: Float[np.ndarray, " s"], num: int, key: Any
 ) -> tuple[tuple[str, float], ...]:
-    """Return the components in whose tails the largest weights lie, with the share of these weights, the most first.
+    """Return components with the largest weights in their tails, and the fraction of these weights, largest first.
 
     Args:
         posterior: the fit.
-        log_weights: its log weights, those of `draws(num, key, weighted=False)`.
-        num: how many.
-        key: their key.
+        log_weights: log weights of `draws(num, key, weighted=False)`.
+        num: number of draws.
+        key: key of the draws.
     """
     size = sum(int(np.prod(site.shape)) for site in posterior.layout.sites)
     if covers_tails(posterior.diagnostics) or size > MAX_COMPONENTS:
@@ -41,7 +41,7 @@ def find_tails(
 def tails_of_draws(
     diagnostics: Diagnostics, draws: Mapping[str, np.ndarray], axes: Axes, log_weights: Float[np.ndarray, " s"]
 ) -> tuple[tuple[str, float], ...]:
-    """Do the same with draws that were not resampled and their log weights; nothing where tails are no problem."""
+    """Apply `find_tails` to draws that were not resampled and their log weights."""
     size = sum(int(np.prod(value.shape[1:])) for value in draws.values())
     if covers_tails(diagnostics) or size > MAX_COMPONENTS or not np.isfinite(log_weights).any():
         return ()
@@ -49,7 +49,7 @@ def tails_of_draws(
 
 
 def covers_tails(diagnostics: Diagnostics) -> bool:
-    """Tell whether the tails are right, or weights make them so."""
+    """Tell whether the tails are correct, possibly after weighting."""
     d = diagnostics
     return d.verdict == "good" or (d.khat <= USABLE_KHAT and d.ess_fraction >= USABLE_ESS)
 
@@ -57,7 +57,7 @@ def covers_tails(diagnostics: Diagnostics) -> bool:
 def worst_tails(
     labels: list[str], values: Float[np.ndarray, "d s"], log_weights: Float[np.ndarray, " s"]
 ) -> tuple[tuple[str, float], ...]:
-    """Rank components by the share of the largest weights that lies outside of their central 95 %.
+    """Rank components by the fraction of the largest weights outside their central 95 %.
 
     Example:
         >>> values = np.random.default_rng(0).normal(size=(2, 4000))
@@ -68,6 +68,6 @@ def worst_tails(
     weights = np.exp(log_weights[largest] - log_weights[largest].max())
     low, high = np.quantile(values, CENTRAL, axis=1)
     outside = (values[:, largest] < low[:, None]) | (values[:, largest] > high[:, None])
-    shares = outside @ weights / weights.sum()
-    order = [int(i) for i in np.argsort(-shares)[:MAX_NAMED] if shares[i] >= MIN_SHARE]
-    return tuple((labels[i], float(shares[i])) for i in order)
+    fractions = outside @ weights / weights.sum()
+    order = [int(i) for i in np.argsort(-fractions)[:MAX_NAMED] if fractions[i] >= MIN_FRACTION]
+    return tuple((labels[i], float(fractions[i])) for i in order)

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpyro.distributions.constraints import Constraint
 
-from bernflow.diagnostics.verdict import USABLE_KHAT, Diagnostics
+from bernflow.diagnostics.findings import USABLE_KHAT, Diagnostics
 from bernflow.errors import ArgumentError
 from bernflow.posterior.supports import support_to_json
 
-# Of a support that depends on other parameters, or that a Stan program or PyMC keeps to itself.
+# For a support that depends on other parameters, or is known only to a Stan program or PyMC model.
 UNKNOWN_SUPPORT = "as the model declares"
 WORDS = {
     "real": "real",
@@ -33,7 +33,7 @@ WORDS = {
     "circular": "angle",
     "zero_sum": "sum zero",
 }
-SETTINGS = {
+SETTING_LABELS = {
     "family": "Family",
     "variant": "Variant",
     "order": "Order of the polynomials",
@@ -41,7 +41,7 @@ SETTINGS = {
     "steps": "Training steps",
     "num_particles": "Draws per step",
     "restarts": "Starts",
-    "components": "Largest number of parts",
+    "components": "Largest number of components",
     "precision": "Precision of the training",
     "learning_rate": "Peak learning rate",
     "tolerance": "Tolerance (nats)",
@@ -54,29 +54,34 @@ SETTINGS = {
 
 
 def say_khat(diagnostics: Diagnostics) -> str:
-    """Say what to make of k-hat: a fit whose weights are nearly equal is good at any."""
+    """Comment on k-hat, which is not informative if the weights are nearly equal."""
     if diagnostics.verdict == "good" and diagnostics.khat > USABLE_KHAT:
-        return "noise here: the weights are nearly equal"
+        return "not informative: the weights are nearly equal"
     return f"reliable up to {USABLE_KHAT:g}"
 
 
 def escape(text: str) -> str:
-    """Return a text as HTML, also inside of an attribute; control characters, which HTML forbids, are replaced."""
-    return html.escape(re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "\ufffd", text), quote=True)
+    """Escape text for HTML, including attributes; control characters are replaced."""
+    return html.escape(replace_controls(text), quote=True)
+
+
+def replace_controls(text: str) -> str:
+    """Replace control characters, which HTML forbids."""
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "\ufffd", text)
 
 
 def isolate(text: str) -> str:
-    """Keep a name that is written from right to left from turning the sentence around it."""
+    """Isolate a name from the direction of the surrounding text, in case it is written from right to left."""
     return f"\u2068{text}\u2069"
 
 
 def describe_support(support: Constraint | None) -> str:
-    """Say in words where a parameter lives."""
+    """Describe a support in words."""
     if support is None:
         return UNKNOWN_SUPPORT
     try:
         spec = support_to_json(support)
-    except ArgumentError:  # one that cannot be saved has a name all the same
+    except ArgumentError:  # it cannot be converted to JSON
         return str(support)
     while spec is not None and spec["kind"] == "independent":
         spec = spec["base"]
@@ -116,8 +121,8 @@ def describe_values(values: np.ndarray) -> tuple[str, str]:
 
 
 def words_of_setting(name: str, value: Any) -> tuple[str, str]:
-    """Return name and value of a setting; an empty text where there is nothing to say."""
-    label = SETTINGS.get(name, name.replace("_", " "))
+    """Return the label and value of a setting as strings; the value is empty if there is none."""
+    label = SETTING_LABELS.get(name, name.replace("_", " "))
     if value is None or value == "":
         return label, ""
     if name == "wall_seconds":

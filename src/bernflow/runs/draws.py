@@ -1,4 +1,4 @@
-"""Named draws as tables: the layout of CmdStan's CSV files, and a summary in its names."""
+"""Named draws as tables: CSV files in CmdStan's layout, and a summary."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -20,28 +20,28 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
-# Columns that describe a draw, named as by CmdStan's Pathfinder: log densities on R^p of the fit and of the model.
-STATS = {"lp_approx__": "log_q", "lp__": "lp"}
+# Columns of statistics, with the names of CmdStan's Pathfinder: log densities of fit and model on R^p.
+STAT_COLUMNS = {"lp_approx__": "log_q", "lp__": "lp"}
 QUANTILES = (0.025, 0.05, 0.25, 0.5, 0.75, 0.95, 0.975)
-# A pointwise log likelihood of more numbers than this is left out.
+# A pointwise log likelihood with more values than this is omitted.
 MAX_LOG_LIKELIHOOD = 50_000_000
 
 
 def take_draws(posterior: Posterior, num: int, weighted: Weighted) -> tuple["xr.DataTree", list[str]]:
-    """Draw, with the default key; return the draws for ArviZ and notes on what could not be had."""
+    """Draw with the default key; return the draws for ArviZ and notes on omitted content."""
     notes = []
     with use_precision(posterior.precision):
         observed = {} if posterior.model is None else posterior.model.observed()
     num_terms = num * sum(np.size(value) for value in observed.values())
     small = num_terms <= MAX_LOG_LIKELIHOOD
     if not small:
-        notes.append(f"The pointwise log likelihood ({num_terms:,} numbers) was left out of the draws.")
+        notes.append(f"The pointwise log likelihood ({num_terms:,} numbers) was omitted from the draws.")
     try:
         tree = export(posterior, num, KEY, weighted, small)
     except ArgumentError as error:
         if weighted is False:
             raise
-        # A fit is not lost because its draws cannot be weighted; its verdict is poor anyway.
+        # Save the fit even if its draws cannot be weighted; its verdict is poor anyway.
         notes.append(f"The draws are not resampled: {error}")
         tree = export(posterior, num, KEY, False, small)
     found = posterior.diagnostics
@@ -50,18 +50,18 @@ def take_draws(posterior: Posterior, num: int, weighted: Weighted) -> tuple["xr.
 
 
 def named_draws(tree: "xr.DataTree") -> dict[str, np.ndarray]:
-    """Return the draws, (num, *shape) each, by names that a CSV file of CmdStan can hold."""
+    """Return the draws, (num, *shape) each, by names that are valid in CmdStan's CSV files."""
     draws: dict[str, np.ndarray] = {}
-    for name, values in _variables(tree):
+    for name, values in variables(tree):
         plain = plain_name(name)
-        while plain in draws or plain in STATS:
+        while plain in draws or plain in STAT_COLUMNS:
             plain += "_"
         draws[plain] = np.asarray(values)[0]
     return draws
 
 
-def _variables(tree: "xr.DataTree") -> Iterator[tuple[str, Any]]:
-    """Yield parameters and derived quantities; those of Stan programs may lie in the groups of predictions."""
+def variables(tree: "xr.DataTree") -> Iterator[tuple[str, Any]]:
+    """Yield parameters and derived quantities; those of Stan programs may be in the groups of predictions."""
     for group in ("posterior", "posterior_predictive"):
         if group in tree.children:
             yield from ((str(name), values) for name, values in tree[group].data_vars.items())
@@ -71,29 +71,28 @@ def _variables(tree: "xr.DataTree") -> Iterator[tuple[str, Any]]:
 
 def row_labels(tree: "xr.DataTree", axes: Axes) -> list[str]:
     """Return what the model calls the rows of `tabulate`, by coordinates where it has them, as in `slope[park]`."""
-    return [label for name, values in _variables(tree) for _, label in axes.labels(name, np.shape(values)[2:])]
+    return [label for name, values in variables(tree) for _, label in axes.labels(name, np.shape(values)[2:])]
 
 
 def plain_name(name: str) -> str:
-    """Return a name with underscores for letters that CmdStan's may not have; `name:1` is its slot of a tuple."""
+    """Replace characters that are invalid in CmdStan's names by underscores; `name:1` is a slot of a tuple."""
     return re.sub(r"[^A-Za-z0-9_:]|:(?!\d)", "_", name)
 
 
 def write_csv(file: BinaryIO, tree: "xr.DataTree", settings: Mapping[str, Any]) -> None:
-    """Write draws as CmdStan writes those of Pathfinder.
+    """Write draws in the format of CmdStan's Pathfinder.
 
-    Its format for draws of an approximation has one row per draw and no other, unlike that of ADVI, whose first row is
-    a mean, which a reader that does not know takes for a draw. Numbers keep all their digits.
+    This format has exactly one row per draw, unlike that of ADVI, whose first row is the mean. Numbers are exact.
 
     Args:
         file: a binary stream.
-        tree: draws as `Posterior.to_arviz` returns them.
-        settings: what the comments before the header say, by name; nested ones are indented.
+        tree: draws in the format of `Posterior.to_arviz`.
+        settings: the comments before the header, by name; nested ones are indented.
     """
     import pandas as pd
 
     stats = tree["sample_stats"]
-    table = {name: np.asarray(stats[key])[0] for name, key in STATS.items() if key in stats}
+    table = {name: np.asarray(stats[key])[0] for name, key in STAT_COLUMNS.items() if key in stats}
     for name, values in named_draws(tree).items():
         # The first index runs fastest, as in CmdStan.
         flat = values.transpose(0, *range(values.ndim - 1, 0, -1)).reshape(len(values), -1)

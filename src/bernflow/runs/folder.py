@@ -1,4 +1,4 @@
-"""The folder of a run: draws, summary, verdict and posterior of one fit, written whole or not at all."""
+"""The folder of a run: draws, summary, diagnostics and posterior of one fit, written atomically."""
 
 import dataclasses
 import importlib.util
@@ -16,21 +16,21 @@ from bernflow.folders import write_folder
 from bernflow.posterior import Posterior
 from bernflow.posterior.weighting import AUTO, Weighted
 from bernflow.runs.draws import row_labels, tabulate, take_draws, write_csv
-from bernflow.runs.untrusted import check_table
+from bernflow.runs.material import write_data
 from bernflow.sealed import checksum_of, read_sealed, sealed_text
 from bernflow.versions import version_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMAT, FORMAT_VERSION = "bernflow-run", 2
-MANIFEST, POSTERIOR, DIAGNOSTICS = "run.json", "posterior.bernflow", "diagnostics.json"
+FORMAT, FORMAT_VERSION = "bernflow-run", 3
+MANIFEST, POSTERIOR, DIAGNOSTICS, DATA = "run.json", "posterior.bernflow", "diagnostics.json", "report-data.bernflow"
 SUMMARY, DRAWS, REPORT = "summary.csv", "draws.csv", "report.html"
 CSV, NETCDF, ZARR = "csv", "netcdf", "zarr"
 FORMATS = (CSV, NETCDF, ZARR)
 TREES = {NETCDF: "draws.nc", ZARR: "draws.zarr"}
-# All that a run ever writes: whatever else a manifest may list is not ours to remove.
-OURS = frozenset({MANIFEST, POSTERIOR, DIAGNOSTICS, SUMMARY, DRAWS, REPORT, *TREES.values()})
+# All files that a run writes; others are never removed, whatever a manifest lists.
+OURS = frozenset({MANIFEST, POSTERIOR, DIAGNOSTICS, DATA, SUMMARY, DRAWS, REPORT, *TREES.values()})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Run:
     """A finished run.
 
     Attributes:
-        folder: where it lies.
-        manifest: what it is: model, data, options, verdict and the names of its files.
+        folder: the folder.
+        manifest: model, data, options, verdict and the names of its files.
         summary: mean, sd and quantiles of every component, indices from 1.
         diagnostics: the content of diagnostics.json.
         labels: what the model calls the rows of the summary, where the run has just been written.
@@ -55,17 +55,13 @@ class Run:
         """Read the posterior; with the model as it was fitted, see `bernflow.load`."""
         return load(self.file(POSTERIOR), model, model_kwargs=model_kwargs)
 
-    def has(self, name: str) -> bool:
-        """Tell whether a file is part of the run."""
-        return name in self.manifest["sha256"]
-
     def file(self, name: str) -> Path:
-        """Return the path of a file of the run, after a look at its checksum."""
+        """Return the path of a file of the run, after a check of its checksum."""
         return _verified(self.folder, self.manifest, name)
 
 
 def check_formats(formats: Collection[str]) -> None:
-    """Make sure, before any long work, that draws can be written in these formats."""
+    """Check, before any long computation, that draws can be written in these formats."""
     unknown = sorted(set(formats) - set(FORMATS))
     if unknown:
         raise ArgumentError(f"The format {', '.join(unknown)} is unknown: expected some of {', '.join(FORMATS)}.")
@@ -74,19 +70,19 @@ def check_formats(formats: Collection[str]) -> None:
 
 
 def check_free(folder: str | os.PathLike, force: bool = False) -> None:
-    """Refuse a folder with files that no run has written; an earlier run is no obstacle."""
+    """Raise an error for a folder with files that were not written by a run."""
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
-        raise ArgumentError(f"{folder} is a file: expected a folder, new, empty, or of an earlier run.")
+        raise ArgumentError(f"{folder} is a file: expected a folder that is new, empty, or of an earlier run.")
     if folder.is_mount() or Path.cwd().is_relative_to(folder.resolve()):
-        # It is swapped for the finished one, which would leave a shell in a folder that is gone.
-        raise ArgumentError(f"{folder} is a mount point or the folder that you are in: name a new folder inside of it.")
-    others = _files_of_others(folder)
+        # The folder is replaced, which would leave a shell in a deleted folder.
+        raise ArgumentError(f"{folder} is a mount point or the current folder: choose a new folder inside it.")
+    others = _foreign_files(folder)
     if others and not force:
         some = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
         raise ArgumentError(
-            f"The folder {folder} holds files that are not of a run of bernflow ({some}): choose another folder "
-            "(--out), or write the results beside them (--force)."
+            f"The folder {folder} contains files that are not of a run of bernflow ({some}): choose another folder "
+            "(--out), or add the results to them (--force)."
         )
 
 
@@ -99,17 +95,17 @@ def write_run(
     formats: Collection[str] = (CSV, NETCDF),
     origin: Mapping[str, Any] | None = None,
 ) -> Run:
-    """Write what a fit found; an earlier run in that folder is replaced, files of others stay.
+    """Write the results of a fit; an earlier run in the folder is replaced, other files are kept.
 
     The draws are those of `posterior.draws(num, weighted=weighted)` with its default key.
 
     Args:
         posterior: the fit.
-        folder: the folder; it appears, or is replaced, when all of it is written.
+        folder: the folder, which is written atomically.
         num: number of draws.
-        weighted: resample by Pareto-smoothed importance weights; "auto" where these correct the fit.
-        formats: some of "csv", "netcdf" and "zarr", for the draws.
-        origin: where the fit comes from (model, data, options), JSON-able, for the manifest.
+        weighted: resample by Pareto-smoothed importance weights; "auto" if these correct the fit.
+        formats: formats of the draws: "csv", "netcdf" or "zarr".
+        origin: model, data and options of the fit for the manifest, JSON-serializable.
     """
     check_formats(formats)
     folder, origin = Path(folder), dict(origin or {})
@@ -134,45 +130,56 @@ def write_run(
         posterior.save(fresh / POSTERIOR)
         (fresh / DIAGNOSTICS).write_text(json_text(diagnostics), encoding="utf-8")
         summary.to_csv(fresh / SUMMARY, na_rep="nan")
+        write_data(fresh / DATA, tree, posterior.axes)
         if CSV in formats:
             with open(fresh / DRAWS, "wb") as file:
                 write_csv(file, tree, _csv_settings(posterior, manifest))
         if NETCDF in formats:
-            # Through memory: where the disk is full, HDF5 crashes the process instead of raising.
+            # Through memory, because HDF5 crashes the process if the disk is full.
             (fresh / TREES[NETCDF]).write_bytes(tree.to_netcdf(engine="h5netcdf"))
         if ZARR in formats:
-            # Version 2 is what every reader knows, consolidated metadata included.
+            # All readers support version 2, including consolidated metadata.
             tree.to_zarr(fresh / TREES[ZARR], zarr_format=2)
         _write_report(posterior, fresh / REPORT, num, is_weighted, notes)
         manifest["sha256"] = {name: checksum_of(fresh / name) for name in sorted(os.listdir(fresh))}
         manifest["files"] = sorted([*manifest["sha256"], MANIFEST])
         (fresh / MANIFEST).write_text(sealed_text(manifest), encoding="utf-8")
 
-    write_folder(folder, write, keep=_files_of_others)
+    write_folder(folder, write, keep=_foreign_files)
     return Run(folder, manifest, summary, diagnostics, row_labels(tree, posterior.axes))
 
 
 def read_run(folder: str | os.PathLike) -> Run:
-    """Read what `write_run` wrote; the posterior itself by `Run.load`."""
+    """Read a folder written by `write_run`; `Run.load` reads the posterior itself."""
     import pandas as pd
 
     folder = Path(folder)
     manifest = _read_manifest(folder)
     try:
         path = _verified(folder, manifest, SUMMARY)
-        check_table(path)
-        # As text first: not every version of pandas reads all digits.
+        _check_table(path)
+        # Read as strings first, because some versions of pandas do not read floats exactly.
         table = pd.read_csv(path, index_col="name", dtype=str, keep_default_na=False)
         diagnostics = json.loads(_verified(folder, manifest, DIAGNOSTICS).read_text(encoding="utf-8"))
         return Run(folder, manifest, table.astype(float), diagnostics)
     except FileFormatError:
         raise
-    except Exception as error:  # a file can make its parser raise almost anything
+    except Exception as error:  # parsers can raise almost any error
         raise _damaged(folder, str(error)) from error
 
 
+def _check_table(path: Path) -> None:
+    """Raise an error for a table with more cells than bytes, because pandas pads short rows."""
+    rows, columns = 0, 0
+    with open(path, "rb") as file:
+        for line in file:
+            rows, columns = rows + 1, max(columns, line.count(b",") + 1)
+    if rows * columns > path.stat().st_size:
+        raise ValueError(f"{path.name} claims {rows:,} rows of {columns:,} columns and has {path.stat().st_size} bytes")
+
+
 def load_any(path: str | os.PathLike) -> Posterior:
-    """Read a posterior without its model from the folder of a run, or from a file that `Posterior.save` wrote."""
+    """Read a posterior without its model from the folder of a run, or from a file written by `Posterior.save`."""
     path = Path(path)
     if not path.exists():
         raise ArgumentError(
@@ -182,19 +189,19 @@ def load_any(path: str | os.PathLike) -> Posterior:
 
 
 def describe(posterior: Posterior) -> dict[str, Any]:
-    """Return verdict, figures and settings of a fit."""
-    return {**dataclasses.asdict(posterior.diagnostics), "settings": posterior.settings}
+    """Return diagnostics and settings of a fit."""
+    return {**posterior.diagnostics.to_dict(), "settings": posterior.settings}
 
 
 def fingerprint(path: str | os.PathLike | None) -> dict[str, str] | None:
-    """Return path and checksum of a file that a run comes from."""
+    """Return path and checksum of an input file of a run."""
     if path is None:
         return None
     return {"path": str(Path(path).resolve()), "sha256": checksum_of(Path(path))}
 
 
 def _csv_settings(posterior: Posterior, manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the comments of the CSV file: what readers of CmdStan's files ask for, and what the draws are."""
+    """Return the comments of the CSV file, which include those that readers of CmdStan's files need."""
     model, data = manifest.get("model") or {}, manifest.get("data") or {}
     name = Path(model.get("path", "bernflow")).stem
     title = f"Draws of a flow fitted by bernflow {manifest['bernflow_version']}, in the layout of CmdStan's Pathfinder"
@@ -221,25 +228,25 @@ def _csv_settings(posterior: Posterior, manifest: Mapping[str, Any]) -> dict[str
 
 
 def _write_report(posterior: Posterior, path: Path, num: int, weighted: bool, notes: list[str]) -> None:
-    """Write the page, of the same draws as the other files."""
+    """Write the report, with the same draws as the other files."""
     try:
         posterior.report(path, num=num, weighted=weighted)
-    except Exception as error:  # a picture that cannot be drawn must not cost the fit
+    except Exception as error:  # a failure of the report must not prevent saving the fit
         path.unlink(missing_ok=True)
-        notes.append(f"{REPORT} could not be made ({type(error).__name__}: {error}).")
+        notes.append(f"{REPORT} could not be written ({type(error).__name__}: {error}).")
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
     try:
-        # Before its checksum: what another version writes may have none.
+        # Checked before the checksum, which other versions may not have.
         stated = json.loads(read_plain(folder / MANIFEST))
         if stated["format"] != FORMAT:
             raise ValueError(f"format {stated['format']!r}")
         version = int(stated["format_version"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise FileFormatError(
-            f"{folder} is not the folder of a run ({type(error).__name__}: {error}): expected one that bernflow fit "
-            "has written."
+            f"{folder} is not the folder of a run ({type(error).__name__}: {error}): expected one written by bernflow "
+            "fit."
         ) from error
     if version != FORMAT_VERSION:
         advice = "install a newer bernflow" if version > FORMAT_VERSION else "run it again"
@@ -257,7 +264,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _verified(folder: Path, manifest: Mapping[str, Any], name: str) -> Path:
-    """Return the path of a file after a look at its checksum."""
+    """Return the path of a file after a check of its checksum."""
     path = folder / name
     try:
         check_plain(path)
@@ -270,11 +277,11 @@ def _verified(folder: Path, manifest: Mapping[str, Any], name: str) -> Path:
 
 
 def _damaged(folder: Path, why: str) -> FileFormatError:
-    return FileFormatError(f"The run {folder} is damaged ({why}): copy it anew, or run it again.")
+    return FileFormatError(f"The run {folder} is damaged ({why}): copy it again, or run it again.")
 
 
-def _files_of_others(folder: Path) -> list[str]:
-    """List what lies in a folder and was not written by the run in it."""
+def _foreign_files(folder: Path) -> list[str]:
+    """List the files in a folder that were not written by a run."""
     names = sorted(os.listdir(folder)) if folder.is_dir() else []
     try:
         is_run = json.loads(read_plain(folder / MANIFEST))["format"] == FORMAT

@@ -1,166 +1,133 @@
-"""What a report shows of a run, from its files alone: no model is loaded and nothing is executed."""
+"""The content of a report of a run, from its files only: no model is loaded and no code is executed.
 
-import math
-import re
-from collections.abc import Mapping
+Draws and data are read from a container with checksums (`posterior/container.py`) and not from the CSV, NetCDF or Zarr
+files of the run, whose parsers are not safe for untrusted files.
+"""
+
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bernflow.errors import FileFormatError
-from bernflow.posterior.archive import Record, read_record
+from bernflow.models.stan.model import LOG_LIKELIHOOD
+from bernflow.posterior.archive import plain_labels, read_record
+from bernflow.posterior.container import Kind, read_container, write_container
 from bernflow.posterior.tables import Axes
-from bernflow.report.material import NUM_REPLICATES, Material, gather
+from bernflow.report.material import NUM_REPLICATES, Material
 from bernflow.report.tails import tails_of_draws
-from bernflow.runs.draws import STATS, plain_name
-from bernflow.runs.folder import DRAWS, NETCDF, POSTERIOR, TREES, ZARR, Run, read_run
-from bernflow.runs.untrusted import check_hdf5, check_table, check_zarr
+from bernflow.runs.draws import variables
 
 if TYPE_CHECKING:
     import xarray as xr
 
-NUM_DRAWS, KEY = 4000, 1
+KIND = Kind("bernflow-run-data", 1, "the draws and data of a run", "bernflow fit", "run it again")
 NOTE = (
-    "Made from the files of a run, without its model: observations are replicated only where the model does it itself."
+    "Made from the files of a run, without its model: replicated observations are shown only if the model itself "
+    "generates them."
 )
 
 
+def write_data(path: Path, tree: "xr.DataTree", axes: Axes) -> Path:
+    """Write draws, log weights and data for a report.
+
+    Args:
+        path: the file.
+        tree: draws in the format of `Posterior.to_arviz`.
+        axes: names and labels of the axes.
+    """
+    weights = _group(tree, "sample_stats").get("log_weight")
+    groups = {
+        "draws": {name: np.asarray(values)[0] for name, values in variables(tree) if name != LOG_LIKELIHOOD},
+        "stats": {} if weights is None else {"log_weight": np.asarray(weights, np.float64)[0]},
+        "observed": _group(tree, "observed_data"),
+        "constants": _group(tree, "constant_data"),
+    }
+    facts = {
+        "groups": {group: list(values) for group, values in groups.items()},
+        "dims": {_label(name): list(dims) for name, dims in axes.dims.items()},
+        "coords": {name: plain_labels(labels) for name, labels in axes.coords.items()},
+    }
+    return write_container(path, KIND, facts, dict(_numbered(groups)))
+
+
 def material_of_run(folder: Path) -> Material:
-    """Gather what the files of a run tell."""
+    """Gather the content of a report from the files of a run."""
+    from bernflow.runs.folder import DATA, POSTERIOR, read_run  # imports this module
+
     run = read_run(folder)
     record = read_record(run.file(POSTERIOR))
-    parts = _draws(run, record)
-    if parts is None:
-        return gather(run.load(), NUM_DRAWS, KEY)
-    _check_draws(run.folder, parts["draws"], record)
+    groups, dims, coords = _read_data(run.file(DATA))
+    # Names have dots instead of slashes, which separate groups in a DataTree.
+    names = {_label(site.name): site.name for site in record.sites}
+    draws = {names.get(name, name): values for name, values in groups["draws"].items()}
+    wrong = [s.name for s in record.sites if s.name not in draws or draws[s.name].shape[1:] != s.shape]
+    if wrong or {len(values) for values in draws.values()} != {run.manifest["draws"]}:
+        raise FileFormatError(
+            f"The draws of the run {folder} are not those of its parameters ({', '.join(wrong) or 'other numbers'}): "
+            "run it again."
+        )
     weighted = bool(run.manifest.get("weighted"))
-    if weighted:  # the weights of draws that were resampled tell nothing about the fit
-        parts["log_weights"] = None
-    derived = {name: value for name, value in parts["draws"].items() if name not in {s.name for s in record.sites}}
-    model = run.manifest.get("model") or {}
-    first = int(str(model.get("path", "")).endswith(".stan"))
+    # The weights of resampled draws are not informative about the fit.
+    log_weights = None if weighted else groups["stats"].get("log_weight")
+    first = int(str((run.manifest.get("model") or {}).get("path", "")).endswith(".stan"))
+    axes = Axes({names.get(name, name): value for name, value in dims.items()}, coords, first)
     tails: tuple[tuple[str, float], ...] = ()
-    if parts["log_weights"] is not None:
-        sites = {site.name: parts["draws"][site.name] for site in record.sites}
-        axes = Axes(parts.get("dims", {}), parts.get("coords", {}), first)
-        tails = tails_of_draws(record.diagnostics, sites, axes, parts["log_weights"])
+    if log_weights is not None:
+        tails = tails_of_draws(record.diagnostics, {s.name: draws[s.name] for s in record.sites}, axes, log_weights)
     return Material(
         diagnostics=record.diagnostics,
+        draws=draws,
         sites=record.sites,
         history=record.history,
         settings=record.settings,
         structure=record.structure,
         weighted=weighted,
-        replicates={name: value[:NUM_REPLICATES] for name, value in derived.items()},
-        first_index=first,
+        log_weights=log_weights,
+        observed=groups["observed"],
+        constants=groups["constants"],
+        replicates={name: values[:NUM_REPLICATES] for name, values in draws.items() if name not in names.values()},
+        axes=axes,
         tails=tails,
         origin=_origin(run.manifest),
         notes=(NOTE, *map(str, run.manifest.get("notes", ()))),
-        **parts,
     )
 
 
-def _draws(run: Run, record: Record) -> dict[str, Any] | None:
-    """Read draws and data in the format that tells most; None where there are none."""
+def _read_data(path: Path) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, Any], dict[str, Any]]:
+    """Read the groups of arrays, and the names and labels of axes."""
+    manifest, arrays = read_container(path, KIND)
     try:
-        for name, engine, check in ((TREES[NETCDF], "h5netcdf", check_hdf5), (TREES[ZARR], "zarr", check_zarr)):
-            if run.has(name):
-                path = run.file(name)
-                _check_shapes(check(path), run, record)
-                return _from_tree(path, engine, record)
-        if run.has(DRAWS):
-            return _from_csv(run.file(DRAWS), record)
-    except FileFormatError:
-        raise
-    except Exception as error:  # a file can make its parser raise almost anything
-        raise FileFormatError(f"The draws of the run {run.folder} cannot be read ({error}): run it again.") from error
-    return None
-
-
-def _check_shapes(shapes: Mapping[str, tuple[int, ...]], run: Run, record: Record) -> None:
-    """Compare what a file claims to hold with the number of draws and with the parameters, before any of it is read."""
-    num = int(run.manifest["draws"])
-    expected = {f"posterior/{site.name.replace('/', '.')}": (1, num, *site.shape) for site in record.sites}
-    for place, shape in expected.items():
-        if shapes.get(place) != shape:
-            raise ValueError(f"{place} has the shape {shapes.get(place)}, expected {shape}")
-
-
-def _check_draws(folder: Path, draws: Mapping[str, np.ndarray], record: Record) -> None:
-    """Make sure that there are draws of every parameter, of its shape, and as many of each."""
-    counts = {len(values) for values in draws.values()}
-    wrong = [s.name for s in record.sites if s.name not in draws or draws[s.name].shape[1:] != s.shape]
-    if wrong or len(counts) != 1 or any(values.dtype.kind not in "fiub" for values in draws.values()):
-        raise FileFormatError(
-            f"The draws of the run {folder} are not those of its parameters ({', '.join(wrong) or 'other numbers'}): "
-            "run it again."
-        )
-
-
-def _from_tree(path: Path, engine: str, record: Record) -> dict[str, Any]:
-    import xarray as xr
-
-    with xr.open_datatree(path, engine=engine) as tree:
-        # In a DataTree slashes separate groups, so that names have dots instead.
-        names = {site.name.replace("/", "."): site.name for site in record.sites}
-        posterior = tree["posterior"].to_dataset()
-        draws = {names.get(str(name), str(name)): np.asarray(value)[0] for name, value in posterior.data_vars.items()}
-        dims = {names.get(str(n), str(n)): _named_axes(str(n), v.dims[2:]) for n, v in posterior.data_vars.items()}
-        coords = {str(name): np.asarray(value) for name, value in posterior.coords.items()}
-        stats = tree["sample_stats"].to_dataset() if "sample_stats" in tree.children else {}
-        weights = np.asarray(stats["log_weight"], dtype=np.float64)[0] if "log_weight" in stats else None
-        return {
-            "draws": draws,
-            "dims": dims,
-            "coords": coords,
-            "log_weights": weights,
-            "observed": _group(tree, "observed_data"),
-            "constants": _group(tree, "constant_data"),
+        groups = {
+            str(group): {str(name): arrays[f"{group}_{i:04d}"] for i, name in enumerate(names)}
+            for group, names in manifest["groups"].items()
         }
+        for group in ("draws", "stats", "observed", "constants"):
+            if any(values.dtype.kind not in "fiub" for values in groups[group].values() if group != "constants"):
+                raise ValueError(f"{group} are not numbers")
+        dims = {str(name): tuple(value) for name, value in manifest["dims"].items()}
+        return groups, dims, {str(name): list(value) for name, value in manifest["coords"].items()}
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise KIND.damaged(path, f"{type(error).__name__}: {error}") from error
 
 
-def _named_axes(name: str, axes: tuple) -> tuple[str | None, ...]:
-    """Return names of axes; those that ArviZ makes up are none."""
-    return tuple(None if str(axis) == f"{name}_dim_{place}" else str(axis) for place, axis in enumerate(axes))
+def _numbered(groups: Mapping[str, Mapping[str, np.ndarray]]) -> Iterator[tuple[str, np.ndarray]]:
+    for group, values in groups.items():
+        yield from ((f"{group}_{i:04d}", array) for i, array in enumerate(values.values()))
 
 
 def _group(tree: "xr.DataTree", group: str) -> dict[str, np.ndarray]:
-    if group not in tree.children:
-        return {}
-    return {str(name): np.asarray(value) for name, value in tree[group].to_dataset().data_vars.items()}
+    variables = tree[group].to_dataset().data_vars if group in tree.children else {}
+    return {str(name): np.asarray(value) for name, value in variables.items() if np.asarray(value).dtype.kind != "O"}
 
 
-def _from_csv(path: Path, record: Record) -> dict[str, Any]:
-    import pandas as pd
-
-    check_table(path)
-    table = pd.read_csv(path, comment="#", dtype=np.float64)
-    names = {plain_name(site.name): site.name for site in record.sites}
-    columns: dict[str, dict[tuple[int, ...], np.ndarray]] = {}
-    for column in table.columns:
-        if column not in STATS:
-            name, *index = re.split(r"\.(?=\d)", str(column))
-            columns.setdefault(names.get(name, name), {})[tuple(int(i) - 1 for i in index)] = table[column].to_numpy()
-    draws = {name: _assemble(parts) for name, parts in columns.items()}
-    weights = table["lp__"] - table["lp_approx__"] if {"lp__", "lp_approx__"} <= set(table.columns) else None
-    return {"draws": draws, "log_weights": None if weights is None else weights.to_numpy(np.float64)}
-
-
-def _assemble(parts: Mapping[tuple[int, ...], np.ndarray]) -> np.ndarray:
-    """Put the columns of one variable into their places, of which there is one for each."""
-    shape = tuple(max(axis) + 1 for axis in zip(*parts, strict=True))
-    if min((min(index) for index in parts if index), default=0) < 0 or math.prod(shape) != len(parts):
-        raise ValueError(f"{len(parts)} columns claim to be an array of shape {shape}")
-    values = np.full((len(next(iter(parts.values()))), *shape), np.nan)
-    for index, column in parts.items():
-        at: Any = (slice(None), *index)
-        values[at] = column
-    return values
+def _label(name: str) -> str:
+    return name.replace("/", ".")
 
 
 def _origin(manifest: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Say in words where a run comes from."""
+    """Describe the origin of a run."""
     rows = []
     for title, key in (("Model", "model"), ("Data", "data")):
         found = manifest.get(key) or {}

@@ -1,4 +1,4 @@
-"""A model and its data out of files: a Stan program, or a function or object of a Python file."""
+"""Models and data from files: a Stan program, or a function or object in a Python file."""
 
 import importlib.util
 import inspect
@@ -11,20 +11,20 @@ import numpy as np
 
 from bernflow.errors import ArgumentError, FileFormatError
 from bernflow.models import AbstractModel, from_stan
-from bernflow.models.bambi import is_bambi
+from bernflow.models.convert import is_bambi
 from bernflow.models.inputs import user_code
 from bernflow.models.pymc import is_pymc
 from bernflow.models.stan.data import read_data
 from bernflow.runs.tables import TABLES, for_stan, read_table
 
 STAN, PYTHON = ".stan", ".py"
-# What a Python file's model is called where no name is given.
+# Default name of the model in a Python file.
 DEFAULT_NAME = "model"
 EXPECTED = "expected MODEL.stan, or MODEL.py:NAME with the name of a model in that file"
 
 
 class Source(NamedTuple):
-    """A model as `bernflow.fit` takes it, and its keyword arguments."""
+    """A model in a form accepted by `bernflow.fit`, and its keyword arguments."""
 
     model: Callable[..., Any] | AbstractModel
     model_kwargs: dict[str, Any]
@@ -46,10 +46,10 @@ def load_model(model: str, data: Path | None = None, progress: bool = True) -> S
 
     Args:
         model: `model.stan`, or `model.py:name`: a NumPyro model function, which gets the data as keyword arguments, a
-            bernflow, PyMC or Bambi model, which holds its data, or a function of the data that returns one. A Python
-            file is executed, whatever it does.
-        data: a JSON file as CmdStan reads it, a table as CSV or Parquet, or None where the model takes no data.
-        progress: say on stderr that a Stan program is being compiled.
+            bernflow, PyMC or Bambi model, which contains its data, or a function of the data that returns one. The
+            Python file is executed.
+        data: a JSON file in CmdStan's format, a table as CSV or Parquet, or None for models without data.
+        progress: report the compilation of a Stan program on stderr.
     """
     path, name = split_name(model)
     if not path.is_file():
@@ -69,8 +69,8 @@ def load_model(model: str, data: Path | None = None, progress: bool = True) -> S
     if isinstance(found, AbstractModel) or is_pymc(found) or is_bambi(found):
         if data is not None:
             raise ArgumentError(
-                f"{where} is a {type(found).__name__}, which holds its data: leave {data} out, or name a NumPyro model "
-                "function, which gets them as keyword arguments."
+                f"{where} is a {type(found).__name__}, which contains its data: leave {data} out, or use a NumPyro "
+                "model function, which gets them as keyword arguments."
             )
         return Source(found, {})
     if not callable(found) or isinstance(found, type):
@@ -84,7 +84,7 @@ def load_model(model: str, data: Path | None = None, progress: bool = True) -> S
 
 
 def _builds_a_model(found: Any) -> bool:
-    """Tell whether a function builds a model of PyMC, Bambi or bernflow: it refers to what makes one."""
+    """Tell whether a function builds a PyMC, Bambi or bernflow model, because it refers to one of these packages."""
     code, names = getattr(found, "__code__", None), getattr(found, "__globals__", {})
     if code is None:
         return False
@@ -96,7 +96,7 @@ def _builds_a_model(found: Any) -> bool:
 
 
 def _wanted(function: Callable, values: dict[str, Any], is_table: bool) -> dict[str, Any]:
-    """Leave out the columns of a table that a function does not take; a JSON file must fit as it is."""
+    """Leave out columns of a table that a function does not take; names in a JSON file must match exactly."""
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):  # builtins and some extension types have no signature
@@ -107,13 +107,13 @@ def _wanted(function: Callable, values: dict[str, Any], is_table: bool) -> dict[
 
 
 def _execute(path: Path, name: str) -> Any:
-    """Execute a Python file and return what it calls `name`."""
+    """Execute a Python file and return its attribute `name`."""
     spec = importlib.util.spec_from_file_location(f"_bernflow_model_{path.stem}", path)
-    assert spec is not None  # the ending is that of Python
+    assert spec is not None  # the suffix is that of Python
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    # As for a script, modules beside the file can be imported.
+    # Allow imports of modules in the same folder, as for a script.
     folder = str(path.resolve().parent)
     sys.path.insert(0, folder)
     try:
@@ -129,7 +129,7 @@ def _execute(path: Path, name: str) -> Any:
 
 
 def _as_array(value: Any, name: str) -> Any:
-    """Turn lists into arrays; numbers stay numbers, so that a model can use them as shapes."""
+    """Convert lists to arrays; numbers remain numbers, so that a model can use them as shapes."""
     if isinstance(value, dict):
         return {key: _as_array(part, f"{name}.{key}") for key, part in value.items()}
     if not isinstance(value, list):
@@ -138,8 +138,8 @@ def _as_array(value: Any, name: str) -> Any:
         return np.array(value)
     except ValueError as error:
         raise FileFormatError(
-            f"The data {name!r} have rows of different lengths: expected arrays. Fill the rows up, or give one "
-            "variable per row."
+            f"The data {name!r} have rows of different lengths: expected arrays. Pad the rows, or give one variable "
+            "per row."
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Data for a model from a table in a file: CSV or Parquet."""
+"""Data for a model from a CSV or Parquet table."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from bernflow.errors import ArgumentError, FileFormatError
 
 CSV, PARQUET = ".csv", (".parquet", ".pq")
 TABLES = (CSV, *PARQUET)
-# The name under which the number of rows goes to a model, unless a column has it.
+# The name of the number of rows, unless a column has this name.
 NUM_ROWS = "N"
 
 
@@ -25,14 +25,14 @@ def read_table(path: Path) -> dict[str, Any]:
         raise ArgumentError(
             f"{path}: Parquet needs the package pyarrow: run pip install pyarrow, or write the table as CSV."
         ) from error
-    except Exception as error:  # a file can make its parser raise almost anything
+    except Exception as error:  # parsers can raise almost any error
         raise FileFormatError(f"The data file {str(path)!r} cannot be read ({error}).") from error
     columns = {str(name): table[name].to_numpy() for name in table.columns}
     return {NUM_ROWS: len(table), **columns}
 
 
 def for_stan(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the numbers of a table for a Stan program, which ignores what it does not declare; texts are left out."""
+    """Return the numeric columns of a table for a Stan program, which ignores undeclared ones."""
     return {
         name: value.astype(int) if getattr(value, "dtype", np.dtype(int)).kind == "b" else value
         for name, value in values.items()

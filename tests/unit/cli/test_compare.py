@@ -63,7 +63,7 @@ def test_what_is_not_shared_is_named(capsys, files):
     assert code == 0
     assert "Comparison (2 posteriors, 1 component, reference" in out
     assert "differs in a" in " ".join(out.split())
-    assert "Not compared, because some lack them or have them in another shape: b, c." in out
+    assert "Not compared, because not all have them with the same shape: b, c." in out
     _, out, _ = run(capsys, "compare", files / "run", files / "apart.bernflow")
     assert "No parameter is compared" in out
 

@@ -113,7 +113,7 @@ def test_devices_that_do_not_answer_are_no_reason_to_fail(capsys, monkeypatch):
 )
 def test_folders_are_examined_and_not_made(capsys, tmp_path, monkeypatch, mode, private, words):
     monkeypatch.setenv("BERNFLOW_CACHE", str(tmp_path))
-    assert "made on first use" in run(capsys)[1]
+    assert "created on first use" in run(capsys)[1]
     assert not (tmp_path / "stan").exists()
     (tmp_path / "stan").mkdir()
     (tmp_path / "stan").chmod(mode)

@@ -15,6 +15,7 @@ import pytest
 import bernflow as bf
 from bernflow.cli import fit as command
 from bernflow.cli import main
+from bernflow.diagnostics import Finding
 from bernflow.fit.train.progress import Recorder
 
 MODEL = """
@@ -36,7 +37,16 @@ class Terminal(StringIO):
 
 
 QUICK = ("--family", "gaussian-fullrank", "--steps", "500", "--draws", "50")
-FILES = ["diagnostics.json", "draws.csv", "draws.nc", "posterior.bernflow", "report.html", "run.json", "summary.csv"]
+FILES = [
+    "diagnostics.json",
+    "draws.csv",
+    "draws.nc",
+    "posterior.bernflow",
+    "report-data.bernflow",
+    "report.html",
+    "run.json",
+    "summary.csv",
+]
 
 
 @pytest.fixture(scope="module")
@@ -112,11 +122,11 @@ def test_help_has_examples_and_exit_codes(capsys):
     for words in (
         "examples:\n  bernflow fit eight_schools.stan",
         "exit codes:\n    0  the fit is good or usable",
-        "\n    3  the fit has finished, and its verdict is poor",
+        "\n    3  the fit has finished with the verdict poor",
         "\n  130  interrupted",
-        "A Python file is executed",
     ):
         assert words in out
+    assert "A Python file is executed" in " ".join(out.split())
 
 
 def test_a_model_from_files(finished, inputs):
@@ -185,9 +195,8 @@ def test_the_default_folder_has_the_name_of_the_model(capsys, inputs, tmp_path, 
 
 
 def test_a_poor_fit_is_written_and_has_a_code_of_its_own(capsys, inputs, tmp_path, posterior, monkeypatch):
-    diagnostics = dataclasses.replace(
-        posterior.diagnostics, verdict="poor", khat=float("inf"), status="Poor (k-hat inf): try post.refine()."
-    )
+    far = Finding("weights", "poor", "the fit is far from the posterior", "try post.refine()")
+    diagnostics = dataclasses.replace(posterior.diagnostics, khat=float("inf"), findings=(far,))
     poor = bf.Posterior(
         posterior.distribution, posterior.layout, posterior.model, diagnostics, posterior.history, posterior.settings
     )
@@ -195,7 +204,7 @@ def test_a_poor_fit_is_written_and_has_a_code_of_its_own(capsys, inputs, tmp_pat
     code, out, _ = run(capsys, *inputs, "--out", tmp_path / "out", "--draws", 50)
     assert code == 3
     assert sorted(os.listdir(tmp_path / "out")) == FILES
-    assert "Poor (k-hat inf)" in out
+    assert "k-hat above 1000): the fit is far" in " ".join(out.split())
     assert "What to do next" in out
     code, out, _ = run(capsys, *inputs, "--out", tmp_path / "out", "--draws", 50, "--json")
     assert (code, json.loads(out)["exit_code"], json.loads(out)["khat"]) == (3, 3, "inf")
@@ -234,7 +243,7 @@ def test_folders_of_others_are_refused_before_the_fit(capsys, inputs, tmp_path, 
     (tmp_path / "notes.txt").write_text("mine")
     code, out, err = run(capsys, *inputs, "--out", tmp_path)
     assert (code, out) == (1, "")
-    assert f"bernflow: The folder {tmp_path} holds files that are not of a run of bernflow (notes.txt)" in err
+    assert f"bernflow: The folder {tmp_path} contains files that are not of a run of bernflow (notes.txt)" in err
     file = tmp_path / "notes.txt"
     assert run(capsys, *inputs, "--out", file / "out")[0] == 1
 

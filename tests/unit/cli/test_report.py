@@ -8,6 +8,7 @@ import pytest
 
 import bernflow as bf
 from bernflow.cli import main
+from bernflow.diagnostics import Finding
 from bernflow.posterior import archive
 from bernflow.runs import material
 from bernflow.runs.folder import write_run
@@ -75,9 +76,8 @@ def test_draws_are_those_of_the_files(posterior, tmp_path, form):
     np.testing.assert_allclose(found.log_weights, posterior.log_weights(100), atol=1e-9)
     assert found.diagnostics == posterior.diagnostics
     np.testing.assert_array_equal(found.history["elbo"], posterior.history["elbo"])
-    assert found.first_index == 0
-    if form == "netcdf":
-        np.testing.assert_array_equal(found.observed["y"], [3.0, 4.0])
+    assert found.axes.first == 0
+    np.testing.assert_array_equal(found.observed["y"], [3.0, 4.0])
 
 
 @pytest.mark.usefixtures("quick")
@@ -109,7 +109,7 @@ def test_run_of_a_stan_program_needs_no_model(posterior, tmp_path, monkeypatch):
     write_run(posterior, tmp_path / "run", num=50, formats=("netcdf",), origin=origin)
     assert set(posterior.names) <= set(bf.load(tmp_path / "run" / "posterior.bernflow").draws(10))
     found = material.material_of_run(tmp_path / "run")
-    assert found.first_index == 1
+    assert found.axes.first == 1
     assert [site.support for site in found.sites] == [None, None]
 
 
@@ -117,11 +117,11 @@ def test_run_of_a_stan_program_needs_no_model(posterior, tmp_path, monkeypatch):
 def test_saved_posteriors_have_reports(capsys, posterior, tmp_path, monkeypatch):
     path = posterior.save(tmp_path / "fit.bernflow")
     assert run(capsys, "report", path, "--out", tmp_path / "page.html")[0] == 0
-    assert "The model is not in the file of a saved posterior" in (tmp_path / "page.html").read_text()
+    assert "The file of a saved posterior does not contain the model" in (tmp_path / "page.html").read_text()
     monkeypatch.setattr(archive, "support_to_json", lambda support: None)
     posterior.save(path)
     assert run(capsys, "report", path, "--out", tmp_path / "other.html")[0] == 0  # with the draws in the file
-    assert "The model is not in the file of a saved posterior" in (tmp_path / "other.html").read_text()
+    assert "The file of a saved posterior does not contain the model" in (tmp_path / "other.html").read_text()
 
 
 def test_what_is_no_run_is_refused(capsys, posterior, tmp_path):
@@ -130,16 +130,17 @@ def test_what_is_no_run_is_refused(capsys, posterior, tmp_path):
     (tmp_path / "text").write_text("text")
     assert "is not a saved posterior" in run(capsys, "report", tmp_path / "text")[2]
     write_run(posterior, tmp_path / "run", num=50, formats=("netcdf",))
-    (tmp_path / "run" / "draws.nc").write_bytes(b"damaged")
+    (tmp_path / "run" / "report-data.bernflow").write_bytes(b"damaged")
     code, _, err = run(capsys, "report", tmp_path / "run")
     assert code == 1
-    assert "is damaged (the checksum of draws.nc is wrong)" in err
+    assert "is damaged (the checksum of report-data.bernflow is wrong)" in err
     (tmp_path / "run" / "posterior.bernflow").write_bytes(b"damaged")
     assert "the checksum of posterior.bernflow is wrong" in run(capsys, "report", tmp_path / "run")[2]
 
 
 def test_what_a_file_says_is_not_obeyed(capsys, posterior, tmp_path):
-    found = dataclasses.replace(posterior.diagnostics, status="Good\x1b]0;title\x07\x1b[2J\u202e, it says.")
+    said = Finding("weights", "good", "Good\x1b]0;title\x07\x1b[2J\u202e, it says")
+    found = dataclasses.replace(posterior.diagnostics, findings=(said,))
     other = copy.copy(posterior)
     other.diagnostics = found
     path = other.save(tmp_path / "a\x1b[31m.bernflow")

@@ -102,7 +102,7 @@ def test_leave_one_out_is_that_of_the_exact_posterior(posterior, exact):
 def test_models_without_common_parameters(posterior):
     found = bf.compare({"fit": posterior, "other": normal_draws(0)}, var_names=[])
     assert found.components == []
-    assert found.status == "No parameter is compared; evidence and predictive accuracy only."
+    assert found.status == "No parameters were compared, only evidence and predictive accuracy."
     assert len(found.table()) == 0
     assert "log evidence" in repr(found)
     assert "Comparison" in found._repr_html_()

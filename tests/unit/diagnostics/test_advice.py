@@ -7,6 +7,7 @@ import pytest
 
 from bernflow.diagnostics import judge
 from bernflow.diagnostics.advice import EXACT, MORE_MODES, advise, rise, still_rising
+from bernflow.diagnostics.verdict import improper
 
 RNG = np.random.default_rng(0)
 GOOD = judge(RNG.normal(size=4000) * 0.01, num_resamples=5)
@@ -68,7 +69,7 @@ def test_a_poor_fit_names_its_causes():
 
 
 def test_an_improper_posterior_needs_a_prior_and_no_training():
-    found = text(dataclasses.replace(POOR, improper="b[0], b[1]"), RISING)
+    found = text(POOR.adding(improper("b[0], b[1]", 2e7)), RISING)
     assert "Give b[0], b[1] a proper prior" in found
     assert "refine" not in found
     assert "to_nuts" not in found

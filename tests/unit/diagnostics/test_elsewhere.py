@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from bernflow.diagnostics import verdict
 from bernflow.diagnostics.elsewhere import (
     NOT_SEARCHED,
     Effect,
@@ -16,7 +17,7 @@ from bernflow.diagnostics.elsewhere import (
     nothing,
 )
 from bernflow.diagnostics.rounding import unresolved
-from bernflow.diagnostics.verdict import judge, say_unresolved
+from bernflow.diagnostics.verdict import judge
 
 LOOKED = ("4,000 heated draws", "64 starts")
 EVEN = np.random.default_rng(0).normal(scale=0.01, size=2000)
@@ -128,9 +129,10 @@ def test_what_is_lost_in_rounding_is_told(draws, log_weights, why):
     else:
         with pytest.raises(AssertionError, match=why):
             raise AssertionError(told)
-        result = say_unresolved(judge(EVEN), told)
+        result = judge(EVEN).adding(verdict.unresolved(told))
         assert result.verdict == "poor"
         assert "sign of the log density" in result.status
+        assert "weights are nearly equal" not in result.status
 
 
 def test_words_are_joined():

@@ -6,11 +6,13 @@ import pytest
 from scipy import stats
 
 from bernflow.cli.printing import figure_lines
-from bernflow.diagnostics import judge
-from bernflow.diagnostics.verdict import _judge_weights
+from bernflow.diagnostics import Finding, judge
+from bernflow.diagnostics.elsewhere import NOT_SEARCHED, Elsewhere
+from bernflow.diagnostics.findings import STOPPED, remark
+from bernflow.diagnostics.verdict import _of_weights, improper, with_search
 from bernflow.errors import ArgumentError
 from bernflow.posterior import display
-from bernflow.report import sections
+from bernflow.report import page
 
 S = 20_000
 SEEDS = range(3)
@@ -137,6 +139,13 @@ def test_nearly_constant_weights_are_good_whatever_their_tail():
     assert "k-hat" not in found.status
 
 
+def level(log_weights, khat, ess, ess_se=0.0, elsewhere=None):
+    """Return the verdict on given figures."""
+    found = _of_weights(log_weights, khat, ess, ess_se)
+    figures = {"khat": khat, "ess_fraction": ess, "findings": (found,)}
+    return with_search(dataclasses.replace(judge(np.zeros(100)), **figures), None, elsewhere).verdict
+
+
 # Just inside and just outside of every limit of the rule.
 @pytest.mark.parametrize(
     ("khat", "ess", "ess_se", "verdict"),
@@ -161,7 +170,7 @@ def test_nearly_constant_weights_are_good_whatever_their_tail():
 )
 def test_the_limits_of_the_rule(khat, ess, ess_se, verdict):
     uneven = np.where(np.arange(2000) == 0, 1.0, 0.0)
-    assert _judge_weights(uneven, khat, ess, ess_se)[0] == verdict
+    assert level(uneven, khat, ess, ess_se) == verdict
 
 
 @pytest.mark.parametrize(("ratio", "verdict"), [(1.249, "good"), (1.251, "usable")])
@@ -169,8 +178,8 @@ def test_the_limit_of_constant_weights(ratio, verdict):
     # One weight of so many times the mean of all.
     num = 2000
     raw = np.where(np.arange(num) == 0, np.log(ratio * (num - 1) / (num - ratio)), 0.0)
-    assert _judge_weights(raw, 9.0, 0.999, 0.0)[0] == verdict
-    assert _judge_weights(raw, 9.0, 0.998, 0.0)[0] == "poor"
+    assert level(raw, 9.0, 0.999) == verdict
+    assert level(raw, 9.0, 0.998) == "poor"
 
 
 def test_figures_and_advice():
@@ -187,7 +196,9 @@ def test_figures_and_advice():
     heavy = np.log1p(0.01 * ((np.arange(S) + 0.5) / S) ** -0.9)
     assert "does not cover the tails of the posterior" in judge(heavy).status
     with pytest.raises(dataclasses.FrozenInstanceError):
-        found.verdict = "good"
+        found.khat = 0.0
+    with pytest.raises(AttributeError):
+        found.status = "Good."
 
 
 @pytest.mark.parametrize(
@@ -195,10 +206,10 @@ def test_figures_and_advice():
     [(0.7, "usable", "0.1235"), (0.71, "usable", "0.1235 or more"), (0.71, "good", "0.1235")],
 )
 def test_where_an_error_is_a_lower_bound_all_that_show_it_say_so(khat, verdict, words):
-    changed = {"khat": khat, "verdict": verdict, "log_evidence": -3.0, "log_evidence_se": 0.12345}
-    found = dataclasses.replace(judge(np.zeros(100)), **changed)
+    changed = {"khat": khat, "log_evidence": -3.0, "log_evidence_se": 0.12345}
+    found = dataclasses.replace(judge(np.zeros(100)), findings=(Finding("weights", verdict, "so"),), **changed)
     assert dict(display._figures(found))["log evidence"] == f"-3.0000 ± {words}"
-    assert f"± {words}</small>" in sections._figures(found)
+    assert {row[0]: row[2] for row in page._statistics(found)}["Log evidence"] == words
     fit = SimpleNamespace(diagnostics=found, settings={"wall_seconds": 1.0, "steps": 1})
     assert any(line.endswith(f"-3.0000 ± {words}") for line in figure_lines(fit))
 
@@ -229,3 +240,52 @@ def test_broken_weights_are_poor(bad):
 def test_missing_mass_is_a_share(missing):
     with pytest.raises(ArgumentError, match=r"missing_mass=.*: expected a share between 0 and 1"):
         judge(np.zeros(100), missing_mass=missing)
+
+
+def test_the_sentence_is_written_from_the_findings():
+    stopped = remark(STOPPED, "interrupted after 250 steps", "post.refine() continues the training", steps=250)
+    found = judge(shifted(0.5)(0), missing_mass=0.03, num_failed_steps=3).adding(stopped)
+    assert [finding.kind for finding in found.findings] == ["weights", "skipped", "missing", "stopped"]
+    assert found.findings[2].figures["share"] == 0.03
+    assert found.status.startswith("Usable (ESS ")
+    assert (
+        "): other starts found 3.0 % of the posterior mass in modes that this fit does not cover; fit a" in found.status
+    )
+    assert found.status.endswith(
+        "or more. 3 training steps were not finite and were skipped. Interrupted after 250 steps; post.refine() "
+        "continues the training."
+    )
+    endless = found.adding(improper("b[0]", 2e7))
+    assert (endless.verdict, endless.improper) == ("poor", "b[0]")
+    assert "the density does not decay along b[0] within 2e+07 standard deviations" in endless.status
+    assert "other starts" not in endless.status
+    assert "Interrupted after 250 steps" in endless.status
+
+
+def test_what_limits_less_is_said_after_what_limits_more():
+    found = judge(POOR["sd 0.5 in 10 dimensions"](0), missing_mass=0.03)
+    assert found.status.startswith("Poor (ESS")
+    assert "the fit is far from the posterior" in found.status
+    assert "do not use the draws. Other starts found 3.0 %" in found.status
+
+
+def test_khat_is_left_out_only_where_weights_are_nearly_equal():
+    assert "k-hat" not in judge(np.zeros(2000)).status
+    assert "k-hat" in judge(shifted(0.12)(0)).status
+    assert "k-hat" in judge(shifted(0.5)(0)).status
+
+
+@pytest.mark.parametrize(
+    ("khat", "ess", "verdict"),
+    [
+        (1.001, 0.9, "usable"),
+        (9.0, 0.9, "usable"),
+        (9.0, 0.899, "poor"),
+        (0.701, 0.899, "poor"),
+        (1.001, 0.899, "poor"),
+    ],
+)
+def test_a_search_says_what_a_high_khat_leaves_open(khat, ess, verdict):
+    uneven = np.where(np.arange(2000) == 0, 1.0, 0.0)
+    assert level(uneven, khat, ess, elsewhere=Elsewhere(("4,000 heated draws",))) == verdict
+    assert level(uneven, khat, ess, elsewhere=NOT_SEARCHED) == level(uneven, khat, ess) == "poor"

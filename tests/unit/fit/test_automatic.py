@@ -1,10 +1,12 @@
 """When a mixture is tried unasked."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from bernflow.diagnostics import Finding, judge
 from bernflow.fit.automatic import _better, _may_mix, _with_missed
 from bernflow.fit.start import Gaussian
 
@@ -12,17 +14,16 @@ TWO_PLACES = Gaussian(np.array([[0.0, 0.0], [9.0, 9.0]]), np.stack([np.eye(2)] *
 ONE_PLACE = Gaussian(np.zeros((2, 2)), np.stack([np.eye(2)] * 2), np.array([-10.0, -10.0]))
 
 
+def diagnostics(verdict, elbo, missing=None, effect=None, improper=""):
+    found = (Finding("improper" if improper else "weights", verdict, "so", parameters=improper),)
+    figures = {"log_evidence": -10.0, "elbo": elbo, "missing_mass": missing, "missing_effect": effect}
+    return dataclasses.replace(judge(np.zeros(30), num_resamples=2), findings=found, **figures)
+
+
 def may_mix(verdict, left, probes=TWO_PLACES, missing=None, effect=None, improper=None, steps=None, dim=11):
     """Ask about a fit that is `left` nats from the posterior as far as its weights tell."""
     settings = SimpleNamespace(components=None, restarts=1, steps=steps, family=SimpleNamespace(mixes=True))
-    judged = SimpleNamespace(
-        missing_effect=effect,
-        verdict=verdict,
-        log_evidence=-10.0,
-        elbo=-10.0 - left,
-        missing_mass=missing,
-        improper=improper,
-    )
+    judged = diagnostics(verdict, -10.0 - left, missing, effect, improper or "")
     posterior = SimpleNamespace(diagnostics=judged, settings={"interrupted": False, "out_of_time": False})
     return _may_mix(settings, SimpleNamespace(dim=dim), posterior, probes)
 
@@ -69,7 +70,7 @@ def test_of_two_fits_the_better_is_taken_with_what_both_took(elbos, missing, cho
     taken = {"steps": 10, "training_gradients": 320, "interrupted": False, "out_of_time": False}
     fits = [
         SimpleNamespace(
-            diagnostics=SimpleNamespace(elbo=elbos[i], missing_mass=missing[i], missing_effect=0.0, verdict="good"),
+            diagnostics=diagnostics("good", elbos[i], missing[i]),
             settings=dict(taken, interrupted=i == 1),
         )
         for i in range(2)

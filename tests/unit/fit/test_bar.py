@@ -10,7 +10,7 @@ from contextlib import redirect_stderr
 import numpy as np
 import pytest
 
-from bernflow.diagnostics import judge
+from bernflow.diagnostics import Finding, judge
 from bernflow.fit import bar as module
 from bernflow.fit import refining
 from bernflow.fit.bar import Bar
@@ -157,7 +157,8 @@ class Judged:
     """As much of a posterior as decides whether refining has paid."""
 
     def __init__(self, elbo, verdict, steps):
-        self.diagnostics = dataclasses.replace(judge(np.zeros(100)), elbo=elbo, elbo_se=0.01, verdict=verdict)
+        findings = (Finding("weights", verdict, "so it is"),)
+        self.diagnostics = dataclasses.replace(judge(np.zeros(100)), elbo=elbo, elbo_se=0.01, findings=findings)
         self.settings = {"steps": steps}
 
 

@@ -9,10 +9,14 @@ import pytest
 
 import bernflow as bf
 from bernflow.diagnostics.elsewhere import effect_of
-from bernflow.fit.climbing import climb
-from bernflow.fit.elsewhere import Fit, _gaussian_of, look_elsewhere, num_heated
-from bernflow.fit.heated import draw_heated
-from bernflow.fit.probes import missed_modes, ranked, stack
+from bernflow.diagnostics.verdict import judge_weights
+from bernflow.fit.checks.climbing import climb
+from bernflow.fit.checks.evidence import Evidence, Subject, gaussian_of
+from bernflow.fit.checks.heated import draw_heated, num_heated
+from bernflow.fit.checks.probes import missed_modes, ranked, stack
+from bernflow.fit.checks.run import run_checks
+from bernflow.fit.checks.scan import Scan, standing_out
+from bernflow.fit.deadline import Deadline
 from bernflow.fit.settings import resolve_settings
 from bernflow.fit.start import Gaussian
 from bernflow.flows.affine import TriangularAffine
@@ -119,9 +123,9 @@ def test_a_wide_gaussian_is_made_of_what_was_found():
     share, width = 0.3, 20.0
     found = heat(mixed(normal, lambda x: normal(x, width), share), 3, log_share=np.log1p(-share)).found
     draws = np.random.default_rng(0).normal(size=(2000, 3))
-    wide = _gaussian_of(found, draws).at(0)
+    wide = gaussian_of(found, draws).at(0)
     assert np.sqrt(np.diagonal(wide.factor @ wide.factor.T)) == pytest.approx(np.full(3, width), rel=0.2)
-    few = _gaussian_of(found._replace(points=found.points[:9], log_mass=found.log_mass[:9]), draws).at(0)
+    few = gaussian_of(found._replace(points=found.points[:9], log_mass=found.log_mass[:9]), draws).at(0)
     assert np.isfinite(few.factor).all()
 
 
@@ -153,13 +157,64 @@ def test_paths_from_far_out_find_a_far_mode():
     dim = 6
     target = target_of(mixed(normal, lambda x: normal(x - 12.0), 0.4), dim)
     draws = np.random.default_rng(0).normal(size=(20_000, dim))
-    fit = Fit(unit(dim), draws, 20_000, float(np.log(0.6)))
-    search = look_elsewhere(fit, target, SETTINGS, start_at_zero(dim), as_key(0))
-    assert search.elsewhere.modes
-    assert search.elsewhere.share == pytest.approx(0.4, rel=0.1)
+    log_weights = np.full(20_000, np.log(0.6))
+    told, keys = (judge_weights(log_weights), target, SETTINGS, Deadline.start()), (as_key(0), as_key(1))
+    subject = Subject(unit(dim), draws, log_weights, *told, *keys, start_at_zero(dim))
+    evidence = run_checks(subject)
+    elsewhere = evidence.elsewhere(target.layout.labels())
+    assert elsewhere.modes
+    assert elsewhere.share == pytest.approx(0.4, rel=0.1)
     # Eight paths more begin where the tempered run ended.
-    assert search.elsewhere.looked == ("4,000 heated draws", "80 starts", "a tempered run of 1,000 particles")
-    assert any(np.allclose(place, 12.0, atol=1.0) for place in search.places.loc)
+    particles, scan = "a tempered run of 1,000 particles", "a scan of 100,000 points"
+    assert elsewhere.looked == ("4,000 heated draws", "80 starts", particles, scan)
+    assert any(np.allclose(place, 12.0, atol=1.0) for place in evidence.places.loc)
+    found = subject.judge(evidence)
+    assert found.verdict == "poor"
+    assert "other starts found" in found.status
+    assert subject.alone.verdict == "good"
+
+
+def test_a_narrower_mode_in_many_dimensions_is_found_by_a_scan():
+    """Heated draws, paths and a tempered run miss it: in 20 dimensions its basin is one of 10,000 directions."""
+    dim, width, offset = 20, 0.7, np.zeros(20)
+    offset[:2] = 40.0, 20.0
+
+    def narrow(x):
+        return normal((x - offset), width)
+
+    target = target_of(mixed(normal, narrow, 0.3), dim)
+    draws = np.random.default_rng(0).normal(size=(5000, dim))
+    log_weights = np.full(5000, np.log(0.7))
+    told, keys = (judge_weights(log_weights), target, SETTINGS, Deadline.start()), (as_key(0), as_key(1))
+    subject = Subject(unit(dim), draws, log_weights, *told, *keys, start_at_zero(dim))
+    before = Evidence(points=np.empty((0, dim)))
+    assert Scan().applies(subject, before)
+    assert not Scan().applies(subject, Evidence())
+    points = Scan().run(subject, before).points
+    near = np.sum(((points - offset) / width) ** 2, 1) < np.sum(points**2, 1)
+    assert near[:2].all()
+
+
+def test_points_stand_out_from_those_equally_far():
+    log_p = -np.geomspace(1.0, 1e6, 5000)
+    log_p[[1000, 3000]] /= 2.0
+    log_p[2000:2100] = -np.inf
+    out = standing_out(log_p)
+    assert set(np.argsort(-out)[:2]) == {1000, 3000}
+    assert np.isneginf(out[2000:2100]).all()
+    assert np.isneginf(standing_out(np.full(100, -np.inf))).all()
+
+
+def test_the_best_points_of_two_searches_come_first():
+    evidence = Evidence(points=np.array([[1.0], [3.0]])).with_points(np.array([[0.0], [2.0], [4.0]]))
+    assert evidence.points[:, 0].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
+def test_a_low_point_in_a_far_basin_is_more_promising_than_what_the_fit_covers():
+    offset = np.full(10, 40.0)
+    heated = heat(mixed(normal, lambda x: normal(x - offset, 0.8), 0.3), 10, log_share=np.log(0.7))
+    assert 0 < heated.missed.sum() < 400
+    assert heated.missed[np.argsort(-heated.promise)][: heated.missed.sum()].all()
 
 
 def test_the_prior_tells_where_to_start():
@@ -169,7 +224,7 @@ def test_the_prior_tells_where_to_start():
 
     target = Target(as_model(model, (), {}))
     heated = draw_heated(unit(2, 1000.0), target, 0.0, as_key(0), 500)
-    probes, num, origin = climb(target, SETTINGS, start_at_zero(2), heated, np.empty((0, 2)), as_key(1))
+    probes, num, origin = climb(target, SETTINGS, start_at_zero(2), heated.points, np.empty((0, 2)), as_key(1))
     assert num == 72
     assert "prior" in origin
     assert {round(float(x), -2) for x in probes.loc[probes.elbo > -20.0, 0]} >= {1000.0, 1500.0}

@@ -6,7 +6,7 @@ import bernflow as bf
 from bernflow.diagnostics.importance import ess_fraction, log_evidence
 from bernflow.diagnostics.verdict import judge
 from bernflow.fit import many_rows, minibatches
-from bernflow.fit.many_rows import Judged, find_mode, judge_by_part, say_part
+from bernflow.fit.many_rows import Judged, find_mode, judge_by_part, with_part
 from bernflow.fit.train.batches import Batches
 from bernflow.fit.train.objective import BatchDensity
 from bernflow.keys import as_key
@@ -70,7 +70,7 @@ def test_a_part_of_the_rows_judges_like_all(model, few_are_many, posterior):
 def test_the_verdict_says_what_it_rests_on(posterior):
     told = posterior.diagnostics
     assert told.verdict != "poor"
-    assert f"Judged on a random {PART:,} of {NUM:,} rows and the gradient of all at the mode" in told.status
+    assert f"Judged by a random {PART:,} of {NUM:,} rows and the gradient of all rows at the mode" in told.status
     # All rows, at other draws, say the same.
     exact = posterior.log_weights(2000, key=3)
     evidence, error = log_evidence(exact)
@@ -83,10 +83,10 @@ def test_too_much_noise_cannot_be_called_good():
     batches = Batches({"x": np.zeros(50)}, 50, 5, seed=0)
     good = judge(0.001 * np.random.default_rng(0).normal(size=1000))
     assert good.verdict == "good"
-    told = say_part(good, Judged(np.zeros(1), 0.5, 2.0), batches)
+    told = with_part(good, Judged(np.zeros(1), 0.5, 2.0), batches)
     assert told.verdict == "usable"
     assert told.status.startswith("Usable (")
-    assert "uncertain by 0.5 nats. That is too much to call the fit good." in told.status
+    assert "uncertain by 0.5 nats, too much to call the fit good." in told.status
     assert told.log_evidence_se > 2.0
 
 

@@ -332,7 +332,7 @@ def test_a_network_is_trained_beside_the_posterior(tmp_path):
         posterior.predict(fresh_x, images=fresh_images, num=5)["y"],
     )
     plain = bf.Model(prior=model.prior, likelihood=lambda t, x: dist.Normal(t["beta"] * x, 0.5), y=y, x=x)
-    with pytest.raises(ArgumentError, match="holds the weights of a network, which the model given lacks"):
+    with pytest.raises(ArgumentError, match="contains network weights, but the model has no network"):
         bf.load(path, plain)
 
 

@@ -10,8 +10,8 @@ import pytest
 from scipy import stats
 
 import bernflow as bf
+from bernflow.fit.checks.probes import missed_modes
 from bernflow.fit.modes import CrossDensities, choose_parts, distinct_starts, merge, missing_mass
-from bernflow.fit.probes import missed_modes
 from bernflow.fit.start import Gaussian
 from bernflow.flows.affine import DiagonalAffine
 from bernflow.flows.gaussian import LocationScale

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from bernflow.fit.rays import MIN_QR_ROWS, _upper
+from bernflow.fit.checks.rays import MIN_QR_ROWS, _upper
 
 
 @pytest.mark.parametrize(("num", "dim"), [(MIN_QR_ROWS + 1, 3), (4 * MIN_QR_ROWS, 2), (50, 1), (500, 2 * MIN_QR_ROWS)])

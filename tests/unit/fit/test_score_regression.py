@@ -112,5 +112,5 @@ def test_shapes_are_displaced_as_their_noise():
     conditional = flow.locals
     conditional = eqx.tree_at(lambda c: c.raw, conditional, jnp.asarray(raw))
     for z in (-1.5, 0.0, 1.0, 2.0):
-        value = conditional.shape(jnp.full(NUM_LOCALS, z)).bent.value + shift
+        value = conditional.shape(jnp.full(NUM_LOCALS, z)).tailed.value + shift
         np.testing.assert_allclose(value, z + 0.08 * (z**2 - 1) - 0.01 * (z**3 - 3 * z), atol=0.01)

@@ -10,11 +10,14 @@ import numpyro.distributions as dist
 import pytest
 
 import bernflow as bf
+from bernflow.diagnostics.verdict import judge_weights
 from bernflow.errors import ArgumentError
-from bernflow.fit.checks import CHECKS, resolve_checks
-from bernflow.fit.elsewhere import BATCH, Fit, _temper, look_elsewhere
+from bernflow.fit.checks.effort import CHECKS, resolve_checks
+from bernflow.fit.checks.evidence import Evidence, Subject
+from bernflow.fit.checks.heated import HeatedDraws
+from bernflow.fit.checks.tempered import TemperedRun, is_affordable, run_tempered
+from bernflow.fit.deadline import Deadline
 from bernflow.fit.settings import resolve_settings
-from bernflow.fit.tempered import is_affordable, run_tempered
 from bernflow.flows.affine import TriangularAffine
 from bernflow.flows.gaussian import LocationScale
 from bernflow.keys import as_key
@@ -69,6 +72,14 @@ def test_a_mode_that_no_draw_has_met_is_found_with_its_mass(dim, distance):
     assert np.mean(found.points[:, 0]) == pytest.approx(distance, rel=0.1)
 
 
+def subject_of(target, num, log_evidence, chosen=None):
+    fit = LocationScale(TriangularAffine(jnp.zeros(2), jnp.eye(2)))
+    x = draws(2, num)
+    log_weights = np.full(num, log_evidence)
+    told = judge_weights(log_weights), target, chosen or settings(), Deadline.start()
+    return Subject(fit, x, log_weights, *told, as_key(0), as_key(1))
+
+
 def test_the_prior_tells_how_far_to_go():
     where = np.array([400.0, -100.0])
 
@@ -77,9 +88,13 @@ def test_the_prior_tells_how_far_to_go():
         numpyro.factor("modes", jnp.logaddexp(normal(x), jnp.log(4.0) + 8.5 + normal(x - where)))
 
     target = Target(as_model(model, (), {}))
-    fit = Fit(LocationScale(TriangularAffine(jnp.zeros(2), jnp.eye(2))), draws(2), 5000, -math.log(2e4 * math.pi))
-    found, looked = _temper(fit, target, settings(), BATCH, as_key(0))
-    assert looked == ("a tempered run of 1,000 particles",)
+    subject = subject_of(target, 5000, -math.log(2e4 * math.pi))
+    before = Evidence(points=np.empty((0, 2)))
+    assert TemperedRun().applies(subject, before)
+    assert not TemperedRun().applies(subject, Evidence())
+    evidence = TemperedRun().run(subject, before)
+    assert evidence.looked == ("a tempered run of 1,000 particles",)
+    found = evidence.sightings[0].found
     assert found.share == pytest.approx(0.8, abs=0.1)
     assert np.mean(found.points, 0) == pytest.approx(where, rel=0.05)
 
@@ -110,11 +125,11 @@ def test_expensive_densities_are_left_out_unless_asked_for():
 
 
 def test_thorough_checks_look_at_more():
-    fit = Fit(LocationScale(TriangularAffine(jnp.zeros(2), jnp.eye(2))), draws(2), 20_000, 0.0)
-    search = look_elsewhere(fit, target_of(normal, 2), settings("thorough"), None, as_key(0))
-    assert search.elsewhere.looked == ("20,000 heated draws", "2 tempered runs of 1,000 particles")
-    assert search.elsewhere.share == 0.0
-    assert search.places is None
+    subject = subject_of(target_of(normal, 2), 20_000, 0.0, settings("thorough"))
+    evidence = TemperedRun().run(subject, HeatedDraws().run(subject, Evidence()))
+    assert evidence.looked == ("20,000 heated draws", "2 tempered runs of 1,000 particles")
+    assert evidence.elsewhere(["a", "b"]).share < 1e-6
+    assert evidence.places is None
 
 
 def test_unknown_checks_are_refused():

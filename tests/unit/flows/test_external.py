@@ -117,7 +117,7 @@ def test_all_but_the_density_of_a_planar_flow(planar, tmp_path):
     assert np.isfinite(planar.log_weights(100)).all()
     loaded = bf.load(planar.save(tmp_path / "planar.bf"), regression, Y)
     np.testing.assert_array_equal(loaded.draws(20)["b"], planar.draws(20)["b"])
-    with pytest.raises(ArgumentError, match="density of the planar flow is known at its own draws only"):
+    with pytest.raises(ArgumentError, match="cannot invert the planar flow, so its density is known only at its draws"):
         planar.log_prob(draws)
 
 
@@ -140,7 +140,7 @@ def test_own_distributions_are_trained_as_flowjax_would(own, tmp_path):
 
 
 def test_own_distributions_cannot_be_saved(own, tmp_path):
-    with pytest.raises(ArgumentError, match=r"your own flowjax object \(Chain\) cannot be saved: .* executing code"):
+    with pytest.raises(ArgumentError, match=r"your own flowjax object \(Chain\) cannot be saved: .* execute code"):
         own.save(tmp_path / "own.bf")
     assert not list(tmp_path.iterdir())
 
@@ -235,9 +235,7 @@ def test_unsuitable_choices_are_named(given, message, gaussian):
 
 
 def test_one_dimension_has_nothing_to_couple(line):
-    with pytest.raises(
-        ArgumentError, match=r"'realnvp' couples dimensions .* this posterior has 1: expected at least 2"
-    ):
+    with pytest.raises(ArgumentError, match=r"'realnvp' needs at least 2 dimensions, and this posterior has 1"):
         bf.fit(line, family="realnvp")
 
 

@@ -18,7 +18,7 @@ from bernflow.flows.marginals import HALF_WIDTH, ORDER, Marginals
 from bernflow.flows.mixture import Mixture
 from bernflow.flows.noise import NOISES
 from bernflow.flows.paper import BOUND, PaperFlow
-from bernflow.flows.tails import MAX_POWER, POWER_UNIT, bend, raw_powers
+from bernflow.flows.tails import MAX_POWER, POWER_UNIT, apply_tails, raw_powers
 from bernflow.flows.wide import Followers, WideBernsteinFlow
 
 KEY = jax.random.key(0)
@@ -121,9 +121,9 @@ def test_the_scales_of_a_multivariate_student_are_exact():
 def test_powers_of_a_tail_become_its_weights():
     powers = jnp.array([[0.1, 0.3], [0.0, 5.0]])
     u = jnp.array([[-2.0, 3.0], [-2.0, 3.0]])
-    bent = jax.vmap(lambda tail, u: jax.vmap(lambda u: bend(tail, u).value)(u))(raw_powers(powers), u)
+    tailed = jax.vmap(lambda tail, u: jax.vmap(lambda u: apply_tails(tail, u).value)(u))(raw_powers(powers), u)
     capped = jnp.minimum(powers, MAX_POWER)
-    np.testing.assert_allclose(bent, u * np.exp(0.5 * capped * u**2), rtol=1e-5)
+    np.testing.assert_allclose(tailed, u * np.exp(0.5 * capped * u**2), rtol=1e-5)
 
 
 def test_far_out_a_scale_grows_like_a_power():
@@ -165,7 +165,7 @@ def test_polynomials_cover_the_noise_up_to_their_half_width(noise, half_width):
     followers = Followers(KEY, 1, 1, order=5, width=2, noise=noise)
     raw = jnp.asarray(inverse_increments(np.array([[1.0, 3.0, 1.0, 1.0, 4.0]])))
     followers = eqx.tree_at(lambda part: part.raw, followers, raw)
-    bends = second_differences(lambda z: followers.shape(z[None]).bent.value[0], half_width, 0.2)
+    bends = second_differences(lambda z: followers.shape(z[None]).tailed.value[0], half_width, 0.2)
     np.testing.assert_array_equal(np.abs(bends) > 1e-9, [False, True, True, False])
 
 
@@ -199,9 +199,9 @@ def test_tails_are_bent_within_bounds_and_each_on_its_own_side():
     # Far out the map is a power d of u; d stays within a factor of 4.5, whatever is trained.
     for raw, power in ((50.0, np.exp(1.5)), (-50.0, np.exp(-1.5))):
         tails = jnp.array([raw, raw, 0.0, 0.0])
-        grown = np.log(np.abs(bend(tails, 10.0 * u).value / bend(tails, u).value)) / np.log(10.0)
+        grown = np.log(np.abs(apply_tails(tails, 10.0 * u).value / apply_tails(tails, u).value)) / np.log(10.0)
         np.testing.assert_allclose(grown, power, rtol=3e-3)
-    one_sided = bend(jnp.array([1.0, 0.0, 0.0, 0.0]), u).value
+    one_sided = apply_tails(jnp.array([1.0, 0.0, 0.0, 0.0]), u).value
     assert abs(one_sided[0]) > 1e7
     assert one_sided[1] == pytest.approx(1e6)
 
@@ -209,12 +209,12 @@ def test_tails_are_bent_within_bounds_and_each_on_its_own_side():
 def test_the_power_of_tails_is_kept_within_bounds_and_each_on_its_own_side():
     u = jnp.array([-6.0, 6.0])
     for raw, power in ((-3.0, 0.0), (0.25, 0.25), (9.0, 0.7)):
-        value = bend(jnp.array([0.0, 0.0, raw / POWER_UNIT, 0.0]), u).value
+        value = apply_tails(jnp.array([0.0, 0.0, raw / POWER_UNIT, 0.0]), u).value
         np.testing.assert_allclose(value, [-6.0 * np.exp(18.0 * power), 6.0], rtol=1e-9)
     # A power that was pushed below zero still feels what pulls it back.
-    assert jax.grad(lambda tails: bend(tails, u[1]).value)(jnp.array([0.0, 0.0, 0.0, -3.0]))[3] > 0.0
+    assert jax.grad(lambda tails: apply_tails(tails, u[1]).value)(jnp.array([0.0, 0.0, 0.0, -3.0]))[3] > 0.0
     # Beyond eight units Tukey's factor goes on as a power of u, so that nothing overflows.
-    far = bend(jnp.array([0.0, 0.0, 0.0, 0.25 / POWER_UNIT]), jnp.array([1e3, 1e4])).value
+    far = apply_tails(jnp.array([0.0, 0.0, 0.0, 0.25 / POWER_UNIT]), jnp.array([1e3, 1e4])).value
     assert np.log10(far[1] / far[0]) == pytest.approx(1.0 + 64.0 * 0.25, rel=1e-6)
 
 

@@ -98,7 +98,7 @@ def test_a_killed_worker_costs_one_case(cases, pool, how):
     found = collect(cases.act, whats, executor=pool)
     assert found.keys() == whats.keys()
     assert {name for name, result in found.items() if not result.ok} == {"bad", "raises", "odd"}
-    assert "its worker ended before it did" in found["bad"].error
+    assert "its worker ended early" in found["bad"].error
     assert "ValueError: not this one" in found["raises"].error
     assert found["first"].value["values"].tolist() == [0.0, 1.0, 2.0]
 
@@ -155,13 +155,13 @@ def test_another_case_or_function_is_refused(cases, tmp_path):
         collect(lambda what: {"what": what}, {"a": "x"}, folder=tmp_path)
 
 
-def test_damaged_results_are_made_again(cases, tmp_path):
+def test_damaged_results_are_computed_again(cases, tmp_path):
     collect(cases.act, {"a": "x"}, folder=tmp_path)
     for name in ("a.npz", "a.json"):
         content = bytearray((tmp_path / name).read_bytes())
         content[len(content) // 2] ^= 1
         (tmp_path / name).write_bytes(content)
-        with pytest.warns(UserWarning, match=rf"{name} cannot be used .*made again"):
+        with pytest.warns(UserWarning, match=rf"{name} cannot be used .*computed again"):
             assert collect(cases.act, {"a": "x"}, folder=tmp_path)["a"].ok
     (tmp_path / "a.json").unlink()
     assert collect(cases.act, {"a": "x"}, folder=tmp_path)["a"].ok
@@ -171,7 +171,7 @@ def test_damaged_results_are_made_again(cases, tmp_path):
     "value", [3, {"a": object()}, {"a": np.array([None])}], ids=["a number", "an object", "an array of objects"]
 )
 def test_what_cannot_be_kept_is_returned_with_a_warning(value, tmp_path):
-    with pytest.warns(UserWarning, match=r"result of '0' is not kept \(.*Return a dict"):
+    with pytest.warns(UserWarning, match=r"result of '0' is not saved \(.*Return a dict"):
         assert collect(lambda case: value, [1], folder=tmp_path)["0"].value is value
     assert list(tmp_path.iterdir()) == []
 
@@ -181,7 +181,7 @@ def test_wrong_arguments(tmp_path):
         bf.map_fits(3, [])
     with pytest.raises(ArgumentError, match=r"executor='pool': expected a concurrent.futures.Executor"):
         bf.map_fits(len, [], executor="pool")
-    with pytest.raises(ArgumentError, match="the case 1 has no text as its name"):
+    with pytest.raises(ArgumentError, match="the name 1 of a case is not a string"):
         bf.map_fits(len, {1: 2})
     (tmp_path / "file").write_text("")
     with pytest.raises(ArgumentError, match="cannot be written to"):

@@ -28,7 +28,7 @@ def test_accepted_kinds():
         (MODEL, (), {"a": 1}, r"0 positional, 1 by keyword"),
         (Model, (), None, "the class Model itself: expected an instance"),
         ("model.stan", (), None, r"a builtins.str: expected a NumPyro model function.* bf.from_stan\(program, data"),
-        (CmdStan(), (), None, r"a cmdstanpy.model.CmdStanModel: .* becomes a model by bf.from_stan\(program"),
+        (CmdStan(), (), None, r"a cmdstanpy.model.CmdStanModel: .* Convert a Stan program with bf.from_stan\(program"),
         (Trace(), (), None, "The model is a pymc.backends.base.MultiTrace: expected .* a pymc.Model"),
     ],
 )

@@ -188,7 +188,7 @@ def around(theta):
         ),
         (
             {"prior": {"m": lambda th: dist.Normal(th["q"], 1)}, "y": Y, "likelihood": around},
-            "The prior of 'm' asks for 'q', which is not a parameter",
+            "The prior of 'm' uses 'q', which is not a parameter",
         ),
         (
             {
@@ -215,11 +215,11 @@ def around(theta):
         ),
         (
             {"prior": MU, "y": Y, "x": np.ones(4), "likelihood": lambda th, x: dist.Normal(x * th["m"], 1)},
-            "which do not fit: expected one log probability per data point",
+            "which cannot be broadcast: expected one log probability per data point",
         ),
         (
             {"prior": MU, "y": Y, "likelihood": lambda th: dist.MultivariateNormal(jnp.zeros(2), jnp.eye(2))},
-            r"expected y to end in the event_shape \(2,\)",
+            r"expected the shape of y to end in the event_shape \(2,\)",
         ),
         (
             {"prior": MU, "y": Y, "log_likelihood": lambda th, y: jnp.sum(y) * th["m"]},
@@ -246,7 +246,7 @@ def around(theta):
                 "x": [5, 5],
                 "likelihood": lambda th, x: dist.Binomial(x, logits=th["m"]),
             },
-            "Model: y has 1 values outside of the support",
+            "Model: y has 1 values outside the support",
         ),
         ({"prior": MU, "y": [1.0, np.nan], "likelihood": around}, r"Model: y has 1 NaN"),
     ],

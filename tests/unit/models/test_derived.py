@@ -35,9 +35,9 @@ def test_a_model_derives_quantities_also_of_its_data():
     ("derived", "message"),
     [
         ({"ratio": 1.0}, "derived is a dict: expected a function of the parameters that returns a dict"),
-        (lambda th: th["a"], "given as derived returned no dict: expected quantities by name"),
-        (lambda th: {"a": th["a"]}, "derived returned 'a', which the model has already"),
-        (lambda th: {"y": th["a"]}, "derived returned 'y', which the model has already"),
+        (lambda th: th["a"], "given as derived did not return a dict: expected quantities by name"),
+        (lambda th: {"a": th["a"]}, "derived returned 'a', which the model already defines"),
+        (lambda th: {"y": th["a"]}, "derived returned 'y', which the model already defines"),
         (lambda th: {"r": th["c"]}, "given as derived failed with KeyError"),
     ],
 )

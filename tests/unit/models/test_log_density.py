@@ -39,7 +39,7 @@ def test_bare_array_and_start():
 
 def test_predict_is_refused():
     model = from_log_density(gamma, {"s": 1.0}, {"s": constraints.positive})
-    with pytest.raises(ModelError, match="cannot predict, because it does not say how data arise"):
+    with pytest.raises(ModelError, match="cannot predict, because it does not define how to simulate data"):
         model.predict(jax.random.key(0), {"s": jnp.ones(())})
 
 
@@ -60,7 +60,7 @@ def fails(theta):
         (gamma, {"s": 1.0}, constraints.positive, "support is one constraint, but init is a dict"),
         (gamma, {"s": 1.0}, {"s": "positive"}, r"support\['s'\] is a str: expected a constraint"),
         (gamma, {"s": 1.0}, {"s": constraints.boolean}, "'s' is discrete"),
-        (gamma, {"s": -1.0}, {"s": constraints.positive}, r"init\['s'\] = -1. lies outside of its support"),
+        (gamma, {"s": -1.0}, {"s": constraints.positive}, r"init\['s'\] = -1. lies outside its support"),
         (gamma, {"s": np.nan}, None, r"init\['s'\] has 1 NaN"),
         (gamma, {"s": "a"}, None, r"init\['s'\] has dtype <U1: expected real numbers"),
         (gamma, {"s": 1.0 + 1j}, None, r"init\['s'\] has dtype complex128: expected real numbers"),

@@ -82,7 +82,7 @@ def test_missing_values_in_later_blocks(store, small_blocks):
 def test_outcomes_outside_of_the_support_in_later_blocks(store, small_blocks):
     y = np.ones(30)
     y[25] = -1.0
-    with pytest.raises(ModelError, match="Model: y has 1 values outside of the support"):
+    with pytest.raises(ModelError, match="Model: y has 1 values outside the support"):
         build(store(y), store(np.ones(30)), lambda th, x: dist.Exponential(np.exp(0.1) * x))
 
 
@@ -113,7 +113,7 @@ model = bf.Model(
     prior={"a": dist.Normal(0, 1)}, likelihood=lambda th, x: dist.Normal(th["a"] + x[:, 0], 1.0), y=y, x=x
 )
 post = bf.fit(model, batch_size=64, steps=500, family="gaussian", progress=False)
-assert "Judged on a random" in post.diagnostics.status
+assert "Judged by a random" in post.diagnostics.status
 assert post.diagnostics.verdict == "good"
 # The posterior mean is one half, known to 1 / sqrt(N).
 assert abs(post.draws(1000)["a"].mean() - 0.5) < 5 / np.sqrt(num)

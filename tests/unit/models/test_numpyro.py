@@ -269,23 +269,23 @@ def observed_nan(n):
 @pytest.mark.parametrize(
     ("function", "args", "match"),
     [
-        (discrete, (), "'z' is discrete .* expected continuous parameters only. Marginalise it out"),
+        (discrete, (), "'z' is discrete .* expected continuous parameters only. Marginalize it out"),
         (
             with_param,
             (),
-            "NumPyroModel: 'loc' comes from numpyro.param and changes in training. Give the function to bernflow.fit",
+            "NumPyroModel: 'loc' comes from numpyro.param and changes in training. Pass the function to bernflow.fit",
         ),
         (
             subsampled,
             (np.zeros(4),),
-            "NumPyroModel: the plate 'rows' takes 2 of 4 rows. Give the function to bernflow.fit",
+            "NumPyroModel: the plate 'rows' takes 2 of 4 rows. Pass the function to bernflow.fit",
         ),
-        (on_the_sphere, (), "'d' .* has the support .* no map from unconstrained numbers is known"),
+        (on_the_sphere, (), r"'d' .* has the support .* no map from R\^n is known"),
         (broken, (np.zeros(2),), "The model function 'broken' failed with TypeError: of the user"),
         (twice, (), "The model function 'twice' failed with AssertionError"),
         (branching, (), "The model function 'branching' failed with TracerBoolConversionError"),
         (simple, (np.array([0.0, np.nan]),), r"args\[0\] has 1 NaN values, the first at index \(1,\)"),
-        (waiting, (np.array([1.0, -1.0]),), "The observed site 'y' has 1 values outside of the support"),
+        (waiting, (np.array([1.0, -1.0]),), "The observed site 'y' has 1 values outside the support"),
         (observed_nan, (2,), "The observed site 'y' has 1 NaN or infinite values"),
     ],
 )

@@ -291,7 +291,7 @@ def test_new_data_that_do_not_fit(args, kwargs, match):
 
 
 def test_shapes_that_cannot_follow_the_data():
-    with pytest.raises(ArgumentError, match=r"cannot draw observations for x of shape \(2,\) .* write shape=mu.shape"):
+    with pytest.raises(ArgumentError, match=r"cannot draw observations for x of shape \(2,\) .* with shape=mu.shape"):
         from_pymc(regression(container=False)).prepare((), {"x": np.zeros(2)})
     with pm.Model() as own:
         pm.Normal("y", pm.Normal("mu", 0.0, 1.0), 1.0, observed=Y)

@@ -31,7 +31,7 @@ def test_start_value_lies_inside():
     assert start_value(jax.random.key(0), "v", dist.HalfNormal(1), (4,)).shape == (4,)
 
 
-def test_wrapped_factor_is_recognised():
+def test_wrapped_factor_is_recognized():
     unit = dist.Unit(jnp.zeros(3))
     assert is_factor(unit.mask(True))
     assert is_factor(unit.expand([2, 3]))
@@ -65,7 +65,7 @@ def test_data_inside_pass(fn, value):
             [1.0, -1.0, -2.0],
             r"y has 2 values outside .*Exponential\), the first at index \(1,\) \(-1.0\)",
         ),
-        (dist.Beta(2.0, 2.0), [0.5, 1.5], r"1 values outside of the support .* index \(1,\)"),
+        (dist.Beta(2.0, 2.0), [0.5, 1.5], r"1 values outside the support .* index \(1,\)"),
         (dist.Bernoulli(0.3), [1, 2], r"the first at index \(1,\) \(2\)"),
         (dist.Poisson(3.0), [0.5], "1 values outside"),
         (dist.Binomial(np.array([3, 5]), 0.5), [4, 4], r"the first at index \(0,\)"),

@@ -108,7 +108,7 @@ def test_bokeh_draws_them_too(make):
 def test_figures_without_an_interactive_form_say_so(make, monkeypatch):
     monkeypatch.setattr(backends, "_chosen", "plotly")
     history = {"step": np.arange(3), "elbo": np.arange(3.0)}
-    with pytest.warns(UserWarning, match="plot_convergence has no interactive form: this is a figure of matplotlib"):
+    with pytest.warns(UserWarning, match="plot_convergence has no interactive form: this is a matplotlib figure"):
         figure = plot_convergence(make(history=history))
     assert isinstance(figure, Figure)
     with pytest.warns(UserWarning, match="plot_weights has no interactive form") as caught:

@@ -93,7 +93,7 @@ def test_arguments_are_checked(make):
         plot_pairs(post, ["c"], num=10)
     with pytest.raises(ArgumentError, match=r"var_names: 'b\[7\]' does not exist; 'b' has the shape \(3,\)"):
         plot_pairs(post, ["b[7]"], num=10)
-    with pytest.raises(ArgumentError, match="tau alone makes no pair; expected two components"):
+    with pytest.raises(ArgumentError, match="only tau was chosen; expected at least two components"):
         plot_pairs(post, "tau", num=10)
     with pytest.raises(ArgumentError, match="got a ndarray; expected a Posterior or draws by name"):
         plot_pairs(np.zeros((3, 2)))

@@ -126,5 +126,5 @@ def test_arguments_are_checked(make):
         with pytest.raises(ArgumentError, match=r"index=.*: expected a component of 'w', which has the shape \(2,\)"):
             plot_transformation(post, "w", index)
     parts = Mixture((flow_of("gaussian", 2), flow_of("gaussian", 2)), jnp.zeros(2))
-    with pytest.raises(ArgumentError, match=r"the distribution is a Mixture, which is no single map.*components=1"):
+    with pytest.raises(ArgumentError, match=r"the distribution is a Mixture, which is not a single map.*components=1"):
         plot_transformation(posterior_of(parts, Site("w", (2,), constraints.real)))

@@ -68,6 +68,27 @@ def test_round_trip_in_single_precision_with_odd_numbers(make, build, tmp_path):
     np.testing.assert_array_equal(again.draws(5)["s"], post.draws(5)["s"])
 
 
+def as_before_findings(manifest):
+    """Describe a verdict as files of earlier versions do: by its sentence."""
+    spec = manifest["diagnostics"]
+    del spec["findings"]
+    spec.update(verdict="poor", status="Poor (k-hat 2.00): as it was said.", improper="b[0]")
+
+
+def test_a_file_of_an_earlier_version_keeps_its_verdict(saved):
+    post, path = saved
+    rewrite(path, as_before_findings)
+    again = load(path)
+    found = again.diagnostics
+    assert (found.verdict, found.improper) == ("poor", "b[0]")
+    assert found.status == "Poor (k-hat 2.00): as it was said."
+    assert (found.khat, found.elbo, found.missing_mass) == tuple(
+        getattr(post.diagnostics, name) for name in ("khat", "elbo", "missing_mass")
+    )
+    assert "proper prior" in again.advice[1]
+    assert load(again.save(path)).diagnostics == found
+
+
 def test_without_model_the_rest_says_what_to_do(saved):
     again = load(saved[1])
     for call in (
@@ -159,7 +180,7 @@ def test_older_format_is_refused(saved):
 
 def test_other_formats_are_refused(saved):
     rewrite(saved[1], lambda m: m.update(format="something"))
-    with pytest.raises(FileFormatError, match="holds 'something': expected 'bernflow-posterior'"):
+    with pytest.raises(FileFormatError, match="contains 'something': expected 'bernflow-posterior'"):
         load(saved[1])
 
 
@@ -234,7 +255,7 @@ def test_array_headers_are_not_trusted(saved, values):
     content = buffer.getvalue()
     digest = hashlib.sha256(content).hexdigest()
     rewrite(saved[1], lambda m: m["sha256"].update({"flow_0000.npy": digest}), {"flow_0000.npy": content})
-    with pytest.raises(FileFormatError, match="an array does not hold the"):
+    with pytest.raises(FileFormatError, match="an array does not have the size of"):
         load(saved[1])
 
 
@@ -305,7 +326,13 @@ def test_nothing_unpacks_to_more_than_the_file(saved, kind):
         (lambda m: m["recipe"].update(order=-1), "order -1"),
         (lambda m: m.update(recipe={"components": [{"dim": 7}]}), "would have 7 dimensions"),
         (lambda m: m.update(recipe="gaussian"), "damaged .AttributeError"),
-        (lambda m: m["diagnostics"].update(verdict="<b>"), "the verdict is '<b>'"),
+        (lambda m: m["diagnostics"]["findings"][0].update(level="<b>"), "the level of a finding is '<b>'"),
+        (lambda m: m["diagnostics"]["findings"][0].update(kind="<b>"), "the kind of a finding is '<b>'"),
+        (
+            lambda m: m["diagnostics"]["findings"][0].update(figures={"share": "all"}),
+            "could not convert string to float",
+        ),
+        (lambda m: m["diagnostics"].update(findings=[]), "no finding"),
         (lambda m: m["diagnostics"].update(khat="low"), "could not convert string to float"),
         (lambda m: m["diagnostics"].update(more=1), "unexpected keyword argument 'more'"),
         (lambda m: m["sites"][0].update(shape=[7]), "its parameters have 9 dimensions and its flow 3"),
@@ -442,7 +469,7 @@ def test_a_flipped_byte_never_loads(saved):
 
 def test_what_a_file_says_is_not_obeyed_by_a_terminal(saved):
     def edit(manifest):
-        manifest["diagnostics"]["status"] = "\x1b]0;title\x07\x1b[2JGood\u202e"
+        manifest["diagnostics"]["findings"][0]["cause"] = "\x1b]0;title\x07\x1b[2JGood\u202e"
         manifest["bernflow_version"] = "\x1b[31m9"
 
     rewrite(saved[1], edit)

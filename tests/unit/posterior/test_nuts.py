@@ -211,13 +211,13 @@ def tanh():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (family("bernstein-paper"), "reaches a bounded range only: NUTS .* would never see .* such as 'bernstein'"),
-        (family("bernstein-paper:f3"), "reaches a bounded range only"),
-        (family("bernstein:no-tails"), "reaches a bounded range only"),
-        (tanh, "reaches a bounded range only"),
+        (family("bernstein-paper"), "has a bounded range, outside which NUTS would never draw.* such as 'bernstein'"),
+        (family("bernstein-paper:f3"), "has a bounded range"),
+        (family("bernstein:no-tails"), "has a bounded range"),
+        (tanh, "has a bounded range"),
         (
             lambda: Mixture((whitened(), whitened()), jnp.zeros(2)),
-            r"a mixture of 2: NUTS stays in the mode .*post\.draws\(weighted=True\).*components=1",
+            r"a mixture of 2: NUTS chains stay in the mode .*post\.draws\(weighted=True\).*components=1",
         ),
     ],
 )

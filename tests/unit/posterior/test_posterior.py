@@ -383,7 +383,7 @@ def test_weighted_needs_one_possible_draw(make, conjugate):
 
     good, impossible = make(), Impossible()
     post = type(good)(good.distribution, good.layout, impossible, good.diagnostics)
-    with pytest.raises(ArgumentError, match="every draw lies where the posterior density is zero"):
+    with pytest.raises(ArgumentError, match="the posterior density is zero at every draw"):
         post.draws(10, weighted=True)
 
 

@@ -64,5 +64,5 @@ def test_arviz_has_prior_and_predictions(post):
 
 def test_what_has_no_prior_says_so(make):
     for call in (make().prior, make().prior_predictive):
-        with pytest.raises(ModelError, match=r"cannot be drawn from.*Give every parameter a proper prior"):
+        with pytest.raises(ModelError, match=r"cannot be sampled.*Give every parameter a proper prior"):
             call(num=5)

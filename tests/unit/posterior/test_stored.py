@@ -1,4 +1,4 @@
-"""What a file holds besides the flow: draws where the model is missing, and a trial that tells other data."""
+"""The content of a file besides the flow: draws for use without the model, and a test that detects other data."""
 
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ def test_other_keys_choose_among_the_draws(opaque):
 
 def test_what_needs_the_model_says_so(opaque):
     again = load(opaque[1])
-    with pytest.warns(UserWarning, match="the file holds 4,000 draws, and more need the model"):
+    with pytest.warns(UserWarning, match="the file contains 4,000 draws, and more need the model"):
         assert len(again.draws(5000)["mu"]) == 4000
     with pytest.raises(ModelError, match=r"The map from R\^p to the parameters is known only to the model"):
         again.log_prob(again.draws(3))

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bernflow.posterior.encoding import to_array, to_bytes
+from bernflow.posterior.container import to_array, to_bytes
 from bernflow.posterior.trees import fill_arrays, named_arrays
 
 TREE = {"a": jnp.arange(3.0), "b": (jnp.ones((2, 2), jnp.bfloat16), "text"), "key": jax.random.key(7), "none": None}
@@ -23,7 +23,7 @@ def test_a_tree_comes_back_from_its_arrays():
 
 @pytest.mark.parametrize("template", [jnp.zeros(4), jnp.zeros(3, int)])
 def test_other_arrays_are_refused(template):
-    with pytest.raises(ValueError, match=r"an array is float32\(3,\), where the training has"):
+    with pytest.raises(ValueError, match=r"an array is float32\(3,\), expected"):
         fill_arrays("x", template, {"x_00000": np.zeros(3, np.float32)})
     with pytest.raises(KeyError):
         fill_arrays("x", template, {})

@@ -65,7 +65,7 @@ def test_no_script_runs_but_the_pages_own(make, parse, material):
 def test_pictures_have_texts_for_those_who_cannot_see_them(with_model, parse, material):
     found = parse(render(material(with_model())))
     shown = [svg for svg in found.all("svg") if svg.get("aria-hidden") != "true"]
-    assert [svg["aria-label"].split(" ")[0] for svg in shown] == ["Density", "ELBO", "Share", "Distribution"]
+    assert [svg["aria-label"].split(" ")[0] for svg in shown] == ["Density", "ELBO", "Fraction", "Distribution"]
     assert all(svg["role"] == "img" for svg in shown)
 
 
@@ -132,7 +132,7 @@ def test_without_model_the_page_says_what_is_missing(make, parse, material):
     found = parse(render(material()))
     titles = [text for tag, text in found.texts if tag == "h2"][1:]
     assert titles == ["Parameters", "Marginals", "Pairs", "Training", "Model and data", "Settings, time and versions"]
-    assert "The model is not in the file of a saved posterior" in found.text("p")
+    assert "The file of a saved posterior does not contain the model" in found.text("p")
 
 
 @without_pictures
@@ -140,7 +140,7 @@ def test_mixtures_show_their_parts(make, parse, material):
     post = make(components=2)
     mixture = Mixture((post.distribution, post.distribution), jnp.log(jnp.array([0.25, 0.75])))
     mixed = Posterior(mixture, post.layout, None, post.diagnostics, post.history, post.settings)
-    assert "Weights of the parts 0.250, 0.750" in parse(render(material(mixed))).text("span", "td")
+    assert "Weights of the components 0.250, 0.750" in parse(render(material(mixed))).text("span", "td")
 
 
 def test_a_thousand_parameters_fit_on_a_page(make, parse, material):
@@ -180,7 +180,9 @@ def test_derived_quantities_are_marked_and_limited(make, parse, material, with_m
     monkeypatch.setattr("bernflow.report.material.MAX_DERIVED", 3)
     assert "left out" not in parse(render(material(post))).text("p")  # small ones are shown all the same
     monkeypatch.setattr("bernflow.report.material.MAX_SMALL", 3)
-    assert "4 derived numbers per draw are left out; post.draws() has them." in parse(render(material(post))).text("p")
+    assert "4 derived numbers per draw are omitted; post.draws() includes them." in parse(render(material(post))).text(
+        "p"
+    )
 
 
 def test_a_picture_that_fails_leaves_its_reason(make, parse, material, monkeypatch):
@@ -196,7 +198,7 @@ def test_a_model_that_cannot_predict_leaves_its_reason(with_model, parse, materi
     monkeypatch.setattr(Posterior, "predict", lambda *args, **kwargs: 1 / 0)
     assert "No observations are replicated (ZeroDivisionError" in parse(render(material(post))).text("p")
     monkeypatch.setattr("bernflow.report.material.MAX_REPLICATED", 1)
-    assert "The 40 observed values are too many to be replicated here" in parse(render(material(post))).text("p")
+    assert "The 40 observed values are too many to replicate here" in parse(render(material(post))).text("p")
 
 
 def test_page_is_written_whole_or_not_at_all(make, material, tmp_path, monkeypatch):

@@ -8,16 +8,16 @@ import pytest
 from matplotlib.figure import Figure
 from numpyro.distributions import constraints
 
-from bernflow.diagnostics import judge
+from bernflow.diagnostics import Finding, judge
 from bernflow.posterior.display import write_error
-from bernflow.posterior.tables import written
+from bernflow.posterior.tables import Axes, written
 from bernflow.report.components import (
     Component,
-    fair_share,
     list_components,
+    select_evenly,
     strongest_pairs,
 )
-from bernflow.report.sections import verdict_section
+from bernflow.report.page import render
 from bernflow.report.svg import inline_svg
 from bernflow.report.wording import describe_support, describe_values, escape, say_khat, words_of_setting
 
@@ -30,11 +30,11 @@ def component(label, values=None, name=None):
 
 def test_labels_use_coordinates_where_the_model_gives_them():
     draws = {"twice": np.zeros((5, 2)), "b": np.zeros((5, 2, 2)), "tau": np.zeros(5)}
-    found = list(list_components(draws, ["tau", "b"], {"b": ("school", None)}, {"school": ["A", "B"]}, first_index=1))
+    found = list(list_components(draws, ["tau", "b"], Axes({"b": ("school", None)}, {"school": ["A", "B"]}, 1)))
     assert [c.label for c in found] == ["b[A, 1]", "b[A, 2]", "b[B, 1]", "b[B, 2]", "tau", "twice[1]", "twice[2]"]
     assert [c.derived for c in found] == [False] * 5 + [True] * 2
     # Labels of another length are not those of this axis.
-    other = list_components({"b": np.zeros((5, 3))}, ["b"], {"b": ("school",)}, {"school": ["A", "B"]})
+    other = list_components({"b": np.zeros((5, 3))}, ["b"], Axes({"b": ("school",)}, {"school": ["A", "B"]}))
     assert [c.label for c in other] == ["b[0]", "b[1]", "b[2]"]
 
 
@@ -59,13 +59,13 @@ def test_numbers_have_the_decimals_that_their_sd_makes_meaningful(values, texts)
     ("verdict", "khat", "words"),
     [
         ("good", 0.3, "reliable up to 0.7"),
-        ("good", 1.9, "noise here: the weights are nearly equal"),
+        ("good", 1.9, "not informative: the weights are nearly equal"),
         ("usable", 1.2, "reliable up to 0.7"),
     ],
 )
 def test_a_large_khat_of_a_good_fit_is_explained(verdict, khat, words):
     found = judge(RNG.normal(size=100), num_resamples=2)
-    assert say_khat(dataclasses.replace(found, verdict=verdict, khat=khat)) == words
+    assert say_khat(dataclasses.replace(found, findings=(Finding("weights", verdict, "so"),), khat=khat)) == words
 
 
 @pytest.mark.parametrize(
@@ -76,18 +76,19 @@ def test_small_errors_are_not_zero(error, text):
 
 
 @pytest.mark.parametrize(("gap", "text"), [(0.0, "below 0.0001"), (-1e-3, "below 0.0001"), (0.01234, "0.0123")])
-def test_a_divergence_is_never_zero(material, gap, text):
+def test_a_divergence_is_never_zero(material, gap, text, monkeypatch):
+    monkeypatch.setattr("bernflow.report.page.draw_galleries", lambda *args: [])
     found = material()
     diagnostics = dataclasses.replace(found.diagnostics, elbo=-5.0 - gap, log_evidence=-5.0)
-    assert f'<dt>Divergence</dt><dd class="value">{text}</dd>' in verdict_section(
+    assert f'<dt>Divergence</dt><dd class="value">{text}</dd>' in render(
         dataclasses.replace(found, diagnostics=diagnostics)
     )
 
 
 def test_every_quantity_has_a_share():
     components = [component(f"b[{i}]") for i in range(10)] + [component("tau"), component("c[0]"), component("c[1]")]
-    assert [c.label for c in fair_share(components, 5)] == ["b[0]", "b[1]", "tau", "c[0]", "c[1]"]
-    assert fair_share(components, 100) == components
+    assert [c.label for c in select_evenly(components, 5)] == ["b[0]", "b[1]", "tau", "c[0]", "c[1]"]
+    assert select_evenly(components, 100) == components
 
 
 def test_pairs_are_those_of_the_strongest_correlations():

@@ -91,7 +91,7 @@ def test_a_huge_log_likelihood_is_left_out(posterior, monkeypatch):
     monkeypatch.setattr(draws, "MAX_LOG_LIKELIHOOD", 99)
     tree, notes = take_draws(posterior, 50, False)
     assert "log_likelihood" not in tree
-    assert notes == ["The pointwise log likelihood (100 numbers) was left out of the draws."]
+    assert notes == ["The pointwise log likelihood (100 numbers) was omitted from the draws."]
 
 
 def test_draws_that_cannot_be_weighted_are_not(posterior, monkeypatch):

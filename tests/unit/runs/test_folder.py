@@ -12,7 +12,16 @@ from bernflow.runs import check_free, folder, read_run, write_run
 from bernflow.runs.material import material_of_run
 from bernflow.sealed import checksum_of, sealed_text
 
-FILES = ["diagnostics.json", "draws.csv", "draws.nc", "posterior.bernflow", "report.html", "run.json", "summary.csv"]
+FILES = [
+    "diagnostics.json",
+    "draws.csv",
+    "draws.nc",
+    "posterior.bernflow",
+    "report-data.bernflow",
+    "report.html",
+    "run.json",
+    "summary.csv",
+]
 ORIGIN = {"model": {"path": "/some/schools.stan"}, "data": {"path": "/some/schools.json"}, "options": {"seed": 7}}
 
 
@@ -91,7 +100,7 @@ def test_free_folders(copy, tmp_path, monkeypatch):
     check_free(copy)
     (copy / "notes.txt").write_text("mine")
     with pytest.raises(
-        ArgumentError, match=r"holds files that are not of a run of bernflow \(notes.txt\): choose anoth"
+        ArgumentError, match=r"contains files that are not of a run of bernflow \(notes.txt\): choose anoth"
     ):
         check_free(copy)
     check_free(copy, force=True)
@@ -103,7 +112,7 @@ def test_free_folders(copy, tmp_path, monkeypatch):
         check_free(copy)
     monkeypatch.chdir(tmp_path / "empty")
     for inside in (".", ".."):
-        with pytest.raises(ArgumentError, match="the folder that you are in: name a new folder inside of it"):
+        with pytest.raises(ArgumentError, match="the current folder: choose a new folder inside it"):
             check_free(inside, force=True)
 
 
@@ -145,17 +154,19 @@ def test_a_report_is_written_and_its_failure_costs_nothing_else(posterior, tmp_p
     monkeypatch.setattr(cls, "report", broken)
     found = write_run(posterior, tmp_path / "run", num=5, formats=())
     assert "report.html" not in found.manifest["files"]
-    assert found.manifest["notes"] == ["report.html could not be made (ZeroDivisionError: a picture)."]
+    assert found.manifest["notes"] == ["report.html could not be written (ZeroDivisionError: a picture)."]
 
 
 def test_what_is_no_run_is_refused(copy, tmp_path):
-    with pytest.raises(FileFormatError, match=r"none is not the folder of a run .FileNotFoundError.*expected one that"):
+    with pytest.raises(
+        FileFormatError, match=r"none is not the folder of a run .FileNotFoundError.*expected one written"
+    ):
         read_run(tmp_path / "none")
     manifest = json.loads((copy / "run.json").read_text())
     (copy / "run.json").write_text(json.dumps(manifest | {"format": "other"}))
     with pytest.raises(FileFormatError, match=r"is not the folder of a run .*format 'other'"):
         read_run(copy)
-    for version, advice in ((99, "install a newer bernflow"), (1, "run it again")):
+    for version, advice in ((99, "install a newer bernflow"), (2, "run it again")):
         (copy / "run.json").write_text(json.dumps(manifest | {"format_version": version}))
         with pytest.raises(FileFormatError, match=f"has format version {version}, written by bernflow .*{advice}"):
             read_run(copy)
@@ -163,7 +174,7 @@ def test_what_is_no_run_is_refused(copy, tmp_path):
     (copy / "run.json").write_text(sealed_text({**manifest, "sha256": 1}))
     with pytest.raises(FileFormatError, match=r"is damaged .it has no checksums"):
         read_run(copy)
-    for name, says in (("draws.nc", "The draws of the run .* cannot be read"), ("summary.csv", "is damaged")):
+    for name, says in (("report-data.bernflow", "is not the draws and data of a run"), ("summary.csv", "is damaged")):
         before = (copy / name).read_bytes()
         (copy / name).write_bytes(b"made up")
         made_up = {**manifest, "sha256": {**manifest["sha256"], name: checksum_of(copy / name)}}
@@ -187,7 +198,9 @@ def everything(folder):
     return draws, found.diagnostics, found.settings, found.origin, repr(read_run(folder).summary)
 
 
-@pytest.mark.parametrize("name", ["run.json", "summary.csv", "diagnostics.json", "posterior.bernflow", "draws.nc"])
+@pytest.mark.parametrize(
+    "name", ["run.json", "summary.csv", "diagnostics.json", "posterior.bernflow", "report-data.bernflow"]
+)
 def test_a_damaged_file_is_refused_or_harmless(copy, name):
     whole, path = everything(copy), copy / name
     assert whole is not None
@@ -212,13 +225,10 @@ def test_a_report_can_be_made_of_other_files(posterior, tmp_path, monkeypatch, f
     monkeypatch.setattr(type(posterior), "report", lambda *args, **kwargs: None)
     where = write_run(posterior, tmp_path / "run", num=30, weighted=True, formats=formats, origin=ORIGIN).folder
     found = material_of_run(where)
-    if formats:
-        np.testing.assert_array_equal(found.draws["part/w"], posterior.draws(30, weighted=True)["part/w"])
-        assert found.log_weights is None  # of draws that were resampled they tell nothing
-        assert ("Seed", "7") in found.origin
-        assert found.first_index == 1
-    else:
-        assert found.draws["part/w"].shape == (4000, 2, 3)
+    np.testing.assert_array_equal(found.draws["part/w"], posterior.draws(30, weighted=True)["part/w"])
+    assert found.log_weights is None  # those of resampled draws are not informative
+    assert ("Seed", "7") in found.origin
+    assert found.axes.first == 1
 
 
 def test_a_manifest_cannot_have_files_of_others_removed(copy, posterior):

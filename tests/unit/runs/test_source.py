@@ -85,7 +85,7 @@ def test_a_model_holds_its_data(file, tmp_path):
     assert isinstance(found.model, bf.Model)
     assert found.model_kwargs == {}
     with pytest.raises(
-        ArgumentError, match=r"some_models.py:held is a Model, which holds its data: leave .*data.json out"
+        ArgumentError, match=r"some_models.py:held is a Model, which contains its data: leave .*data.json out"
     ):
         load_model(f"{file}:held", data(tmp_path, y=[1.0]))
 

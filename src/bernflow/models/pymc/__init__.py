@@ -1,4 +1,4 @@
-"""PyMC models, taken as they are."""
+"""PyMC models."""
 
 from bernflow.models.pymc.convert import from_pymc, is_pymc
 

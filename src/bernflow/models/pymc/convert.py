@@ -1,4 +1,4 @@
-"""`from_pymc`: check a PyMC model, and take its graphs, its data and its labels."""
+"""`from_pymc`: checks of a PyMC model, and extraction of its graphs, data and labels."""
 
 from typing import Any
 from weakref import ref
@@ -33,7 +33,7 @@ class PyMCModel(AbstractPyMCModel):
 
 
 class MinibatchPyMCModel(AbstractPyMCModel, AbstractJointModel):
-    """A PyMC model with `pm.Minibatch`: trained on batches, judged on all rows."""
+    """A PyMC model with `pm.Minibatch`: trained on batches, evaluated on all rows."""
 
     sites: tuple[Site, ...]
     inputs: Inputs
@@ -45,15 +45,15 @@ class MinibatchPyMCModel(AbstractPyMCModel, AbstractJointModel):
     batch_size: int = eqx.field(static=True)
 
     def num_rows(self) -> int:
-        """Count the rows that batches are taken from."""
+        """Count the rows from which batches are taken."""
         return len(self.inputs.data[self.program.row_names[0]])
 
     def rows(self) -> PyTree:
-        """Return what batches are taken from."""
+        """Return the arrays from which batches are taken."""
         return {name: self.inputs.data[name] for name in self.program.row_names}
 
     def without_rows(self) -> "MinibatchPyMCModel":
-        """Return the model less its rows."""
+        """Return the model without its rows."""
         rest = {name: value for name, value in self.inputs.data.items() if name not in self.program.row_names}
         return eqx.tree_at(lambda model: model.inputs.data, self, rest)
 
@@ -64,26 +64,26 @@ class MinibatchPyMCModel(AbstractPyMCModel, AbstractJointModel):
     def log_density_of_batch(
         self, theta: Theta, weights: PyTree, state: PyTree, batch: PyTree, key: Key[Array, ""]
     ) -> tuple[Float[Array, ""], PyTree]:
-        """Evaluate the log density with a batch in the place of all rows; PyMC's total_size scales it."""
+        """Evaluate the log density with a batch instead of all rows; PyMC's total_size scales it."""
         inputs = Inputs({**self.inputs.data, **batch}, self.inputs.lengths, None)
         terms = self._run("terms", self._point(theta), inputs)
         return sum(terms, start=jnp.zeros(())), state
 
     def frozen(self, weights: PyTree, state: PyTree) -> "MinibatchPyMCModel":
-        """Return the model as it is."""
+        """Return the model unchanged."""
         return self
 
 
 @use_settings()
 def from_pymc(model: Any) -> AbstractPyMCModel:
-    """Make a bernflow model of a PyMC model.
+    """Convert a PyMC model to a bernflow model.
 
-    Densities, transforms, deterministics and potentials are PyMC's own, run in JAX. The parameters carry the names of
-    the free variables; dims and coords label the result of `Posterior.to_arviz`. Data are taken as they are at the
-    time of the call. New values of `pm.Data` of the same shapes compile nothing anew.
+    Densities, transforms, deterministics and potentials are PyMC's own, run in JAX. The parameters have the names of
+    the free variables; dims and coords label the result of `Posterior.to_arviz`. The data are copied at the time of the
+    call. New values of `pm.Data` with the same shapes need no recompilation.
 
     Args:
-        model: a `pymc.Model`; it is not changed.
+        model: a `pymc.Model`; it is not modified.
 
     Example:
         >>> import pymc as pm
@@ -136,7 +136,7 @@ def _check_data(program: Program, data: dict[str, np.ndarray]) -> None:
 
 
 def _traceable(program: Program, shapes: Shapes, inputs: Inputs) -> Inputs:
-    """Return the inputs with those made static whose values JAX must see, because shapes follow from them, say."""
+    """Return the inputs, with those made static whose values JAX needs, for example because they determine shapes."""
     likely = {name for name, value in inputs.data.items() if value.dtype.kind in "biu" or value.ndim == 0}
     for frozen in (set(), likely):
         data = {name: freeze(v) if name in frozen else v for name, v in inputs.data.items()}
@@ -151,7 +151,7 @@ def _traceable(program: Program, shapes: Shapes, inputs: Inputs) -> Inputs:
 
 
 def _trace(program: Program, shapes: Shapes, inputs: Inputs) -> None:
-    """Convert the graphs that every fit needs, and run them on abstract values, to find what JAX cannot do."""
+    """Convert the graphs that every fit needs and evaluate them on abstract values, to find errors."""
 
     def density(data: Any, x: list[Array]) -> list[Array]:
         outputs = program.run("constrain", shapes, x, data, inputs.lengths)
@@ -191,13 +191,13 @@ def _can_draw_prior(program: Program, shapes: Shapes, inputs: Inputs) -> bool:
 
 
 def _batch_size(model: Any, program: Program, shapes: Shapes) -> int:
-    """Return the size of the batches; refuse what cannot be learned from batches."""
+    """Return the batch size; raise an error for models that cannot be trained on minibatches."""
     values = [model.rvs_to_values[rv] for rv in model.observed_RVs]
     for rv, value in zip(model.observed_RVs, values, strict=True):
         if batches_in([rv, value]) and without_scaling(rv) is rv:
             raise ModelError(
                 f"from_pymc: {rv.name!r} is observed in batches of pm.Minibatch without total_size: expected the "
-                "number of all rows, total_size=len(data), because the likelihood of a batch counts for all."
+                "number of all rows, total_size=len(data), by which the likelihood of a batch is scaled."
             )
     batches = batches_in([*model.free_RVs, *model.observed_RVs, *values])
     sizes = {int(n) for n in host_function([], [batch.shape[0] for batch in batches])()}
@@ -207,14 +207,14 @@ def _batch_size(model: Any, program: Program, shapes: Shapes) -> int:
     for name, shape, few in zip(program.names, shapes.theta, of_batch, strict=True):
         if shape != tuple(few):
             raise ModelError(
-                f"from_pymc: the parameter {name!r} has one value per row: it cannot be learned from batches. Leave "
-                "out pm.Minibatch."
+                f"from_pymc: the parameter {name!r} has one value per row, so minibatches cannot be used. Leave out "
+                "pm.Minibatch."
             )
     return sizes.pop()
 
 
 def _start(model: Any, program: Program) -> dict[str, np.ndarray] | None:
-    """Return PyMC's initial point on the constrained scale, where the user gave an `initval`."""
+    """Return PyMC's initial point on the constrained scale if the user gave an `initval`, else None."""
     if all(model.rvs_to_initial_values.get(rv) is None for rv in program.free):
         return None
     from pymc.initial_point import make_initial_point_fn

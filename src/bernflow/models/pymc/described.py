@@ -1,4 +1,4 @@
-"""PyTensor graphs as plain values, to tell whether two models are the same."""
+"""Descriptions of PyTensor graphs by plain values, to compare models."""
 
 import re
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-# Where an object lies in memory says nothing about it.
+# Memory addresses in the text of an object are ignored.
 ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 
 
@@ -15,7 +15,7 @@ def described(outputs: Sequence[Any], symbols: Sequence[Any] = ()) -> list[Any]:
 
     Args:
         outputs: the variables to describe.
-        symbols: inputs that are told apart by their place in this list; of others only the type counts.
+        symbols: inputs that are identified by their position in this list; others only by their type.
     """
     from pytensor.graph.traversal import toposort
 

@@ -1,8 +1,8 @@
-"""PyTensor's JAX functions, without what importing them does to the process.
+"""PyTensor's JAX functions, imported without side effects.
 
-Importing `pytensor.link.jax.dispatch` sets JAX's precision for the whole process. PyMC's JAX samplers rely on that, and
-bernflow must not do it. So bernflow uses a copy of its own, which is not kept in `sys.modules`: a later import by the
-user has the effect that it always has.
+Importing `pytensor.link.jax.dispatch` sets JAX's precision for the whole process. PyMC's JAX samplers rely on that, but
+bernflow must not do it. So bernflow uses a separate copy of the module, which is not kept in `sys.modules`: a later
+import by the user has its usual effect.
 """
 
 import functools
@@ -19,15 +19,15 @@ import jax.numpy as jnp
 
 PARENT, CHILD = "pytensor.link.jax", "dispatch"
 NAME = f"{PARENT}.{CHILD}"
-# Re-entrant: converting a graph may rewrite another.
+# Re-entrant, because converting a graph may rewrite another one.
 _lock = threading.RLock()
 
 
 @contextmanager
 def jax_dispatch() -> Iterator[ModuleType]:
-    """Provide the module with PyTensor's JAX functions, the user's if it was imported and a copy otherwise.
+    """Provide the module with PyTensor's JAX functions: the user's if it was imported, otherwise a copy.
 
-    PyTensor's rewrites import parts of it by name. Within this context they get the parts of the same copy.
+    PyTensor's rewrites import submodules by name. Within this context they get those of the same copy.
     """
     with _lock:
         if NAME in sys.modules:
@@ -50,8 +50,8 @@ def is_double() -> bool:
 
 @functools.cache
 def _own_copy() -> dict[str, ModuleType]:
-    """Import the module with all of its parts, and leave neither them nor the precision behind."""
-    # A thread of its own sees the global precision, whatever local one surrounds this call.
+    """Import the module with its submodules, and restore `sys.modules` and the precision."""
+    # A separate thread sees the global precision and not a local one of the caller.
     with ThreadPoolExecutor(1) as pool:
         pool.submit(_import).result()
     copy = {name: module for name, module in sys.modules.items() if name == NAME or name.startswith(f"{NAME}.")}

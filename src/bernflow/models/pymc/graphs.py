@@ -1,4 +1,4 @@
-"""PyTensor graphs as JAX functions, and PyTensor's own random draws inside of JAX."""
+"""PyTensor graphs as JAX functions, and PyTensor's random draws in JAX."""
 
 import functools
 import warnings
@@ -20,33 +20,33 @@ from bernflow.models.pymc.dispatch import is_double, jax_dispatch
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep to ourselves what PyTensor and JAX say of a conversion that the user did not ask them for."""
+    """Suppress warnings of PyTensor and JAX about a conversion that the user did not ask for."""
     with local_filters():
-        # What PyMC and PyTensor have to say to each other.
+        # Deprecations between PyMC and PyTensor.
         for category in (DeprecationWarning, FutureWarning):
             warnings.filterwarnings("ignore", category=category, module=r"(pymc|pytensor)\b")
-        # In single precision, JAX says of every float64 in the graph that it becomes a float32.
+        # In single precision, JAX warns that float64 constants become float32.
         warnings.filterwarnings("ignore", message="Explicitly requested dtype")
-        # Assertions cannot be checked inside of JAX.
+        # Assertions cannot be checked in JAX.
         warnings.filterwarnings("ignore", message="Skipping .* Op")
-        # A library for compiled PyTensor functions, of which there are none here.
+        # BLAS is for compiled PyTensor functions, which are not used here.
         warnings.filterwarnings("ignore", message="PyTensor could not link to a BLAS installation")
         yield
 
 
 class JaxGraph:
-    """A PyTensor graph that is rewritten once and called as a JAX function, in the precision of the moment."""
+    """A PyTensor graph that is rewritten once and called as a JAX function, in the precision in use."""
 
     def __init__(self, inputs: Sequence[Any], outputs: Sequence[Any]):
         import pytensor
         from pytensor.compile.mode import JAX
         from pytensor.graph.fg import FunctionGraph
 
-        # Converting inner graphs changes them in PyTensor 2, and they belong to the user's model.
+        # PyTensor 2 modifies inner graphs, which belong to the user's model, during conversion.
         inner: dict[str, Any] = {"clone_inner_graphs": True} if pytensor.__version__.startswith("2.") else {}
         graph = FunctionGraph(list(inputs), list(outputs), clone=True, **inner)
         _drop_exact_checks(graph)
-        # As in PyMC the density is zero where a distribution gets invalid parameters. XLA fuses operations by itself.
+        # As in PyMC, the density is zero for invalid parameters. XLA does its own fusion.
         mode = JAX.including("local_check_parameter_to_ninf_switch").excluding("fusion")
         with jax_dispatch() as self._dispatch:
             mode.optimizer.rewrite(graph)
@@ -55,10 +55,10 @@ class JaxGraph:
 
     def __call__(self, *arrays: Array) -> list[Array]:
         """Evaluate the outputs."""
-        # A function keeps the constants of its graph in the precision in which it was made.
+        # The constants of a function have the precision in which it was created.
         precise = is_double()
         if precise not in self._functions:
-            # Else the constants would belong to the computation that happens to be traced.
+            # Otherwise the constants would be tracers of the current trace.
             with jax.ensure_compile_time_eval():
                 self._functions[precise] = self._convert()
         return [jnp.asarray(value) for value in self._functions[precise](*map(jnp.asarray, arrays))]
@@ -71,17 +71,17 @@ class JaxGraph:
             return fgraph_to_python(self._graph, funcify, type_conversion_fn=typify, fgraph_name="pymc_graph")
         except NotImplementedError as error:
             raise NotInJaxError(
-                f"The PyMC model cannot be run in JAX: {error}. Write this part with other PyTensor functions, or give "
-                "the operation a JAX version with pytensor.link.jax.dispatch.jax_funcify.register."
+                f"The PyMC model cannot be run in JAX: {error}. Use other PyTensor functions, or register a JAX "
+                "version of the operation with pytensor.link.jax.dispatch.jax_funcify.register."
             ) from error
 
 
 class NotInJaxError(ModelError):
-    """A part of the model has no counterpart in JAX."""
+    """A part of the model cannot be converted to JAX."""
 
 
 def _drop_exact_checks(graph: Any) -> None:
-    """Trust that values which PyMC's transform makes to sum to zero do so: PyMC's check leaves no room for rounding."""
+    """Remove PyMC's check that values sum to zero, which its transform ensures: the check fails by rounding."""
     from pymc.logprob.utils import CheckParameterValue
 
     for node in list(graph.apply_nodes):
@@ -90,26 +90,26 @@ def _drop_exact_checks(graph: Any) -> None:
 
 
 def _funcify(dispatch: ModuleType, op: Any, **kwargs: Any) -> Callable:
-    """Turn a PyTensor operation into a JAX function; two that PyTensor leaves out are here."""
+    """Convert a PyTensor operation to a JAX function, including two that PyTensor does not support."""
     kind = type(getattr(op, "scalar_op", op)).__name__
-    if kind == "Erfcx":  # older PyTensor looks for it in another package than JAX
+    if kind == "Erfcx":  # older PyTensor needs another package for it
         return jax.scipy.special.erfcx
     if kind == "PosDefMatrix":
         return _is_positive_definite
     try:
         return dispatch.jax_funcify(op, **kwargs)
     except NotImplementedError:
-        with jax_dispatch() as latest:  # where the user may have registered a function since
+        with jax_dispatch() as latest:  # the user may have registered a function meanwhile
             if latest is dispatch:
                 raise
         return latest.jax_funcify(op, **kwargs)
 
 
 def _typify(dispatch: ModuleType, data: Any, **kwargs: Any) -> Any:
-    """Turn a constant of PyTensor into one of JAX.
+    """Convert a constant of PyTensor to one of JAX.
 
-    PyTensor makes Python numbers of scalars. What is computed from those takes on the precision of whatever it meets,
-    which may be one of the constants that PyTensor stores in single precision.
+    PyTensor converts scalars to Python numbers, which adopt the precision of the other operand. That may be a constant
+    that PyTensor stores in single precision.
     """
     if isinstance(data, np.ndarray) and data.ndim == 0 and data.dtype.kind == "f":
         return data[()]
@@ -121,7 +121,7 @@ def _is_positive_definite(matrix: Array) -> Array:
 
 
 def host_function(inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable:
-    """Compile a PyTensor function that runs operation by operation: ready at once, and fast enough for draws."""
+    """Compile a PyTensor function in Python mode: it compiles immediately and is fast enough for draws."""
     import pytensor
     from pytensor.compile.mode import Mode
 
@@ -132,7 +132,7 @@ def host_function(inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable:
 
 
 def _inline(outputs: list[Any]) -> list[Any]:
-    """Write out operations that are graphs themselves: PyTensor would compile each one the slow way."""
+    """Inline operations that are graphs themselves, because PyTensor would compile each of them slowly."""
     from pytensor.compile.builders import OpFromGraph
     from pytensor.graph.fg import FunctionGraph
     from pytensor.tensor.rewriting.ofg import inline_ofg_node
@@ -144,18 +144,17 @@ def _inline(outputs: list[Any]) -> list[Any]:
     return list(graph.outputs)
 
 
-class Sampler:
-    """Random draws by PyTensor's own generators, which run on the host.
+class HostSampler:
+    """Random draws by PyTensor's own generators on the host.
 
-    PyTensor's versions in JAX lack distributions, and that of the categorical one draws from other probabilities than
-    those given.
+    PyTensor's JAX versions lack some distributions, and the categorical one uses wrong probabilities.
     """
 
     def __init__(self, inputs: Sequence[Any], outputs: Sequence[Any]):
         from pymc.pytensorf import find_rng_nodes
         from pytensor.graph.replace import clone_replace
 
-        # The generators become arguments, so that draws neither read nor change the state of the user's model.
+        # The generators become arguments, so that draws neither use nor change the state of the user's model.
         shared = find_rng_nodes(outputs)
         generators = [rng.type() for rng in shared]
         outputs = _inline(clone_replace(list(outputs), dict(zip(shared, generators, strict=True))))
@@ -173,13 +172,13 @@ class Sampler:
     def in_jax(
         self, key: Key[Array, ""], arrays: Sequence[Array], results: Sequence[Any], fill: float | None = None
     ) -> list[Array]:
-        """Draw inside of JAX code that may be jitted and vmapped.
+        """Draw in JAX code that may be jitted and vmapped.
 
         Args:
             key: a JAX random key.
             arrays: the inputs.
-            results: shapes with dtypes of what is drawn.
-            fill: what to return where a draw fails, because a distribution got invalid parameters; None: raise.
+            results: shapes and dtypes of the draws.
+            fill: value to return if a draw fails because of invalid parameters; None raises the error.
         """
 
         def draw(seed: np.ndarray, *values: np.ndarray) -> list[np.ndarray]:

@@ -1,4 +1,4 @@
-"""What bernflow asks of a model, answered by a PyMC model."""
+"""The model interface implemented by PyMC models."""
 
 import warnings
 from collections.abc import Sequence
@@ -18,16 +18,16 @@ from bernflow.models.pymc.prediction import Inputs, arguments, plain, replaced
 from bernflow.models.pymc.program import Program, Shapes, program_of
 from bernflow.precision import float_dtype
 
-# Relative error of theta after the way to R^p and back that still counts as inside of the support.
+# Tolerance for the relative error of theta after a round trip through R^p, for values inside the support.
 ROUND_TRIP = {"float64": 1e-6, "float32": 1e-3}
 
 
 class Notes:
-    """What no compiled function depends on: all notes are equal, so that other ones compile nothing anew.
+    """Metadata that no compiled function depends on; all instances are equal, so that they cause no recompilation.
 
     Attributes:
         coords: labels along named axes.
-        no_draws: why observations cannot be drawn; None where they can.
+        no_draws: the reason why observations cannot be drawn, or None.
         origin: weak reference to the PyMC model.
     """
 
@@ -37,7 +37,7 @@ class Notes:
         self.origin = origin
 
     def identity_parts(self) -> tuple[()]:
-        """Return nothing that a fit depends on, see `fingerprint`."""
+        """Return nothing: fits do not depend on notes, see `fingerprint`."""
         return ()
 
     def __hash__(self) -> int:
@@ -63,7 +63,7 @@ class AbstractPyMCModel(AbstractMappedModel):
         return self.shapes.sizes
 
     def scales(self) -> tuple[bool, ...]:
-        """Tell of every site whether its values lie on half lines from a lower bound."""
+        """Return for each site whether its support is a half line with a lower bound."""
         return self.program.scales()
 
     def constrain(self, x: Float[Array, " p"]) -> tuple[Theta, Float[Array, ""]]:
@@ -75,7 +75,7 @@ class AbstractPyMCModel(AbstractMappedModel):
         return theta, sum(outputs[len(theta) :], start=jnp.zeros((), x.dtype))
 
     def unconstrain(self, theta: Theta) -> Float[Array, " p"]:
-        """Map theta to R^p; NaN where it does not come back from there as it was, so lies outside of its support."""
+        """Map theta to R^p; NaN if a round trip changes theta, which means that it lies outside its support."""
         x = jnp.concatenate([jnp.ravel(piece) for piece in self._run("unconstrain", self._point(theta))])
         again, _ = self.constrain(x)
         tolerance = ROUND_TRIP["float64" if x.dtype == jnp.float64 else "float32"]
@@ -104,9 +104,9 @@ class AbstractPyMCModel(AbstractMappedModel):
         return {name: terms[name] for name in self.program.names if name in terms}
 
     def sample_prior(self, key: Key[Array, ""]) -> Theta | None:
-        """Draw the parameters as PyMC does, without regard to potentials; None where one has an improper prior.
+        """Draw the parameters as PyMC does, ignoring potentials; None if a prior is improper.
 
-        A draw is NaN where a distribution gets invalid parameters from those before it.
+        A draw is NaN if a distribution gets invalid parameters from earlier draws.
         """
         if not self.has_prior:
             return None
@@ -117,7 +117,7 @@ class AbstractPyMCModel(AbstractMappedModel):
         return dict(zip(self.program.names, drawn, strict=True))
 
     def initial(self) -> Theta | None:
-        """Return PyMC's initial point where the user gave an `initval`."""
+        """Return PyMC's initial point if the user gave an `initval`."""
         return None if self.start is None else {name: jnp.asarray(v) for name, v in self.start.items()}
 
     def observed(self) -> Theta:
@@ -125,7 +125,7 @@ class AbstractPyMCModel(AbstractMappedModel):
         return dict(zip(self.program.observed_names, self._run("observed", []), strict=True))
 
     def constants(self) -> Theta:
-        """Return the `pm.Data` containers that hold more than observed values."""
+        """Return the `pm.Data` containers that are not only observed values."""
         return {name: jnp.asarray(plain(self.inputs.data[name])) for name in self.program.constant_names}
 
     def dims(self) -> dict[str, tuple[str | None, ...]]:
@@ -146,7 +146,7 @@ class AbstractPyMCModel(AbstractMappedModel):
         return dict(zip(self.program.deterministic_names, values, strict=True))
 
     def prepare(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        """Put new data, given by the names of their `pm.Data`, in the place of the model's own."""
+        """Replace the model's data by new data, given by the names of their `pm.Data`."""
         if args and not isinstance(args[0], Inputs):
             raise ArgumentError(
                 f"predict() got {len(args)} positional arguments: expected new data by the names of their pm.Data, "
@@ -160,12 +160,12 @@ class AbstractPyMCModel(AbstractMappedModel):
         return (self.inputs,), {}
 
     def predict(self, key: Key[Array, ""], theta: Theta, *args: Any, **kwargs: Any) -> Theta:
-        """Draw the observed variables anew, by PyMC's own random generators.
+        """Draw new values of the observed variables by PyMC's own random generators.
 
         Args:
             key: a JAX random key.
             theta: one value per parameter.
-            *args: what `prepare` returns.
+            *args: the result of `prepare`.
             **kwargs: new data by the names of their `pm.Data`.
         """
         inputs = self._inputs(args, kwargs)
@@ -176,7 +176,7 @@ class AbstractPyMCModel(AbstractMappedModel):
         return dict(zip(self.program.observed_names, drawn, strict=True))
 
     def mean(self, theta: Theta, *args: Any, **kwargs: Any) -> Theta:
-        """Return the means of the observed variables, as far as PyMC knows them."""
+        """Return the means of the observed variables, if PyMC provides them."""
         values = self._run("mean", self._point(theta), self._inputs(args, kwargs))
         return dict(zip(self.program.observed_names, values, strict=True))
 
@@ -192,7 +192,7 @@ class AbstractPyMCModel(AbstractMappedModel):
             return self.program.run(kind, self.shapes, point, inputs.data, inputs.lengths)
 
     def _warn_if_changed(self) -> None:
-        """Say so where the PyMC model got new data since: they are not what is predicted for."""
+        """Warn if the data of the PyMC model were changed after the fit, because predictions do not use them."""
         model = self.notes.origin()
         if model is None or program_of(model) is not self.program:
             return

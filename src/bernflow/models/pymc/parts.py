@@ -1,4 +1,4 @@
-"""The parts of a PyMC model: its variables, and symbols in the place of its data."""
+"""The parts of a PyMC model: its variables, and symbols for its data."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -16,11 +16,11 @@ class Parts(NamedTuple):
         observed: the observed variables.
         deterministics: the derived quantities.
         potentials: other terms of the log density.
-        values: what stands for the values of the observed variables in graphs.
-        sources: by name, the places of data in the graphs: `pm.Data` and other shared variables; symbols for observed
+        values: the variables that represent the values of the observed variables in graphs.
+        sources: the inputs for data in the graphs, by name: `pm.Data` and other shared variables; symbols for observed
             values and for batches.
-        constants: values of the sources that never change.
-        rows: symbols for batches, each with the variable whose rows they hold.
+        constants: values of the constant sources.
+        rows: symbols for batches, with the variable whose rows each contains.
     """
 
     free: tuple[Any, ...]
@@ -33,7 +33,7 @@ class Parts(NamedTuple):
     rows: dict[Any, Any]
 
     def snapshot(self) -> dict[str, np.ndarray]:
-        """Copy the data as they are now; of batches all rows."""
+        """Copy the current data; all rows for batches."""
         return {name: self._value(name, source) for name, source in self.sources.items()}
 
     def _value(self, name: str, source: Any) -> np.ndarray:
@@ -46,7 +46,7 @@ class Parts(NamedTuple):
 
 
 def dissect(model: Any) -> Parts:
-    """Find the parts of a model; the model itself stays as it is."""
+    """Find the parts of a model without modifying it."""
     from pytensor.graph.basic import Constant
 
     groups = [
@@ -78,7 +78,7 @@ def dissect(model: Any) -> Parts:
 
 
 def batches_in(variables: Iterable[Any]) -> dict[Any, Any]:
-    """Find the batches of `pm.Minibatch` in graphs, each with the variable whose rows it holds."""
+    """Find the batches of `pm.Minibatch` in graphs, with the variable whose rows each contains."""
     from pymc.data import MinibatchOp
     from pytensor.graph.traversal import ancestors
 
@@ -89,12 +89,12 @@ def batches_in(variables: Iterable[Any]) -> dict[Any, Any]:
 
 
 def _without_batches(groups: list[list[Any]], batches: dict[Any, Any]) -> tuple[list[list[Any]], dict[Any, Any]]:
-    """Put symbols for any number of rows in the place of batches; return those with what they hold rows of."""
+    """Replace batches by symbols for any number of rows; return the symbols with the variables of their rows."""
     from pytensor.graph.replace import clone_replace
 
     symbols = {batch: batch.type.clone(shape=(None, *batch.type.shape[1:]))() for batch in batches}
     flat = [v for group in groups for v in group]
-    # Not strict, because the graphs know the length of a batch, and the symbols do not.
+    # Not strict, because the batches have a static length and the symbols do not.
     cloned = clone_replace(flat, symbols, rebuild_strict=False)
     for old, new in zip(flat, cloned, strict=True):
         new.name = old.name
@@ -103,7 +103,7 @@ def _without_batches(groups: list[list[Any]], batches: dict[Any, Any]) -> tuple[
 
 
 def _shared(variables: list[Any], model: Any) -> list[Any]:
-    """Find the shared variables that hold data."""
+    """Find the shared variables that contain data."""
     from pytensor.compile.sharedvalue import SharedVariable
     from pytensor.graph.traversal import graph_inputs
     from pytensor.tensor.random.type import RandomType
@@ -114,7 +114,7 @@ def _shared(variables: list[Any], model: Any) -> list[Any]:
 
 
 def _unused(name: str, taken: dict[str, Any]) -> str:
-    """Return the name, with a number where it is taken."""
+    """Return the name, with a number appended if it is taken."""
     number = 2
     while (candidate := name if number == 2 else f"{name}_{number - 1}") in taken:
         number += 1

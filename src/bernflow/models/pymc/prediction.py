@@ -1,4 +1,4 @@
-"""Data of a PyMC model, and new ones to predict for."""
+"""Data of a PyMC model, and their replacement for predictions."""
 
 from typing import Any
 
@@ -10,17 +10,17 @@ from bernflow.errors import ArgumentError
 from bernflow.models.inputs import Opaque, check_values
 from bernflow.models.pymc.program import Lengths, Program, Shapes
 
-# Any seed: one draw shows the shapes of all.
+# An arbitrary seed, for draws that only determine shapes.
 SEED = np.zeros(1, np.uint32)
 
 
 class Inputs(eqx.Module):
-    """Data by name, lengths of dims, and what draws of the observed variables look like for them.
+    """Data by name, lengths of dims, and the shapes of draws of the observed variables.
 
     Attributes:
-        data: arrays by name, which are traced; an `Opaque` where the model needs to see the values.
-        lengths: lengths of dims that do not follow from the data.
-        results: shapes and dtypes of new observations; None where they cannot be drawn.
+        data: traced arrays by name, or `Opaque` if the model needs the values.
+        lengths: lengths of dims that the data do not determine.
+        results: shapes and dtypes of new observations; None if they cannot be drawn.
     """
 
     data: dict[str, Any]
@@ -34,7 +34,7 @@ def plain(value: Any) -> Any:
 
 
 def first_line(error: Exception) -> str:
-    """Return the kind of an error and the first line of what it says; PyTensor adds the whole graph."""
+    """Return the type of an error and the first line of its message; PyTensor appends the whole graph."""
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
@@ -44,34 +44,34 @@ def arguments(program: Program, inputs: Inputs) -> list[Any]:
 
 
 def results_of_draw(program: Program, shapes: Shapes, inputs: Inputs) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """Draw the observed variables once, in the middle of the parameters' supports, to see what comes out."""
+    """Draw the observed variables once, at x = 0, to determine shapes and dtypes."""
     theta = program.center(shapes, inputs.data, inputs.lengths)
     drawn = program.sampler("predictive")(SEED, [*arguments(program, inputs), *theta])
     return tuple(jax.ShapeDtypeStruct(value.shape, value.dtype) for value in drawn)
 
 
 def replaced(program: Program, shapes: Shapes, inputs: Inputs, new: dict[str, Any]) -> Inputs:
-    """Put new data in the place of old ones; dims of the new data get their lengths."""
+    """Replace data by new data, and update the lengths of their dims."""
     given = {name: _check(program, inputs, name, value) for name, value in new.items()}
     lengths = _new_lengths(program, inputs.lengths, given)
     errors = []
-    # As PyMC does it; then with as many observations as the new data have rows, because the values observed at the
-    # fit say nothing of new ones, but PyMC takes the shape of a variable from them where the model gives none.
+    # First as PyMC does it. Then with blank observations for the new number of rows, because PyMC takes the shape of an
+    # observed variable from its values if the model does not specify it.
     for more in ({}, _blank_observations(program, inputs, given)):
         if more is None:
             break
         data = {n: _like(old, (given | more).get(n)) for n, old in inputs.data.items()}
         try:
             results = results_of_draw(program, shapes, Inputs(data, lengths, None))
-        except Exception as error:  # whatever the distributions of the model make of data that do not fit
+        except Exception as error:  # distributions raise various errors for inconsistent shapes
             errors.append(error)
             continue
         return Inputs(data, lengths, results)
     shown = ", ".join(f"{name} of shape {value.shape}" for name, value in given.items())
     raise ArgumentError(
         f"predict(): the PyMC model cannot draw observations for {shown} ({first_line(errors[0])}). "
-        "Give all data that belong together, and let the shape of the observed variable follow them: write "
-        "shape=mu.shape, or dims, in its distribution."
+        "Give all data that belong together, and make the shape of the observed variable depend on them, with "
+        "shape=mu.shape or dims in its distribution."
     ) from errors[0]
 
 

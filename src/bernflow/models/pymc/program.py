@@ -10,11 +10,11 @@ import numpy as np
 from bernflow.errors import ModelError
 from bernflow.models.inputs import Opaque
 from bernflow.models.pymc.described import described
-from bernflow.models.pymc.graphs import JaxGraph, Sampler, host_function, quiet
+from bernflow.models.pymc.graphs import HostSampler, JaxGraph, host_function, quiet
 from bernflow.models.pymc.parts import Parts, dissect
 from bernflow.models.pymc.transforms import is_half_line, unconstraining
 
-# Lengths of dims by name; they give shapes, so they are never traced.
+# Lengths of dims by name; never traced, because they determine shapes.
 Lengths = tuple[tuple[str, int], ...]
 Data = Mapping[str, Any]
 
@@ -37,9 +37,9 @@ class Shapes(NamedTuple):
 
 
 def program_of(model: Any) -> "Program":
-    """Return the program of a model: the one made before, unless variables were added to the model since.
+    """Return the program of a model, cached until variables are added to the model.
 
-    With the same program, new data of the same shapes find everything compiled.
+    With the same program, new data of the same shapes need no recompilation.
     """
     program = _PROGRAMS.get(model)
     if program is None or program.variables != _variables(model):
@@ -49,14 +49,14 @@ def program_of(model: Any) -> "Program":
 
 def _variables(model: Any) -> tuple[Any, ...]:
     groups = (model.free_RVs, model.observed_RVs, model.deterministics, model.potentials, model.data_vars)
-    # A mark between the groups: the same variables in other roles are another model.
+    # Groups are separated by None, because the same variables in other roles are another model.
     return tuple(v for group in groups for v in (*group, None))
 
 
 class Program:
-    """What does not change with the data of a PyMC model. It holds no reference to the model itself.
+    """The graphs of a PyMC model with symbols for data and for parameters on both scales.
 
-    Symbols stand for the parameters, on both scales, and for data. Graphs are made of them for data of given shapes.
+    Graphs are specialized to the shapes of the data when needed. The program does not reference the model itself.
     """
 
     def __init__(self, model: Any):
@@ -75,10 +75,10 @@ class Program:
         self.theta = [rv.type() for rv in self.free]
         self.x = [_forward(rv, rv, self.transforms[rv]).type() for rv in self.free]
         self._graphs: dict[Any, JaxGraph] = {}
-        self._samplers: dict[str, Sampler] = {}
+        self._samplers: dict[str, HostSampler] = {}
 
     def identity_parts(self) -> tuple[Any, ...]:
-        """Return what the density depends on but for the data, see `fingerprint`."""
+        """Return everything that the density depends on except the data, see `fingerprint`."""
         symbols = [*self.x, *self.theta, *self.sources.values(), *self.dim_lengths.values()]
         with quiet():
             graphs = described([*self._outputs("constrain"), *self._outputs("terms")], symbols)
@@ -106,19 +106,19 @@ class Program:
 
     @property
     def row_names(self) -> tuple[str, ...]:
-        """Names of the sources that `pm.Minibatch` takes rows of."""
+        """Names of the sources from which `pm.Minibatch` takes rows."""
         return tuple(name for name, v in self.sources.items() if v in self.parts.rows)
 
     def scales(self) -> tuple[bool, ...]:
-        """Tell of every parameter whether it lies on a half line."""
+        """Return for each parameter whether its support is a half line with a lower bound."""
         return tuple(is_half_line(rv, self.transforms[rv]) for rv in self.free)
 
     def lengths(self) -> Lengths:
-        """Return the lengths of dims that do not follow from the shape of data."""
+        """Return the lengths of dims that the shapes of the data do not determine."""
         return tuple((name, int(v.get_value())) for name, v in self.dim_lengths.items())
 
     def shapes(self) -> Shapes:
-        """Evaluate the shapes of the parameters for the data as they are now; of batches all rows."""
+        """Evaluate the shapes of the parameters for the current data; all rows for batches."""
         from pytensor.graph.replace import clone_replace
 
         symbols = [_tensor(v).shape for rv in self.free for v in (rv, _forward(rv, rv, self.transforms[rv]))]
@@ -143,7 +143,7 @@ class Program:
                 "observed" takes no point.
             shapes: shapes of the parameters.
             point: one array per parameter.
-            data: arrays by name; those that are an `Opaque` become constants of the graph.
+            data: arrays by name; those wrapped in `Opaque` become constants of the graph.
             lengths: lengths of dims.
         """
         if not self._num_outputs(kind):
@@ -156,10 +156,10 @@ class Program:
                 self._graphs[key] = self._make(kind, shapes, traced, dict(frozen), lengths)
             return self._graphs[key](*point, *traced.values())
 
-    def sampler(self, kind: str) -> Sampler:
-        """Return what draws the parameters from the prior (kind "prior") or the observed variables ("predictive").
+    def sampler(self, kind: str) -> HostSampler:
+        """Return a sampler of the parameters from the prior ("prior") or of the observed variables ("predictive").
 
-        Its inputs are the lengths of dims, the data, and for the observed variables theta, in this order.
+        Its inputs are the lengths of dims, the data, and theta for the observed variables, in this order.
         """
         if kind not in self._samplers:
             from pytensor.graph.replace import clone_replace
@@ -170,11 +170,11 @@ class Program:
             outputs = self._redrawn() if kind == "predictive" else self.free
             inputs = [v for v in replace.values() if v not in self.theta]
             inputs += self.theta if kind == "predictive" else []
-            self._samplers[kind] = Sampler(inputs, clone_replace(list(outputs), replace))
+            self._samplers[kind] = HostSampler(inputs, clone_replace(list(outputs), replace))
         return self._samplers[kind]
 
     def _redrawn(self) -> list[Any]:
-        """Return the observed variables; those of batches with as many rows as there are values."""
+        """Return the observed variables; batches are extended to all rows."""
         from pymc.distributions.shape_utils import change_dist_size
 
         if not self.parts.rows:
@@ -186,7 +186,7 @@ class Program:
         ]
 
     def _make(self, kind: str, shapes: Shapes, data: Data, frozen: dict[str, Opaque], lengths: Lengths) -> JaxGraph:
-        """Put inputs of fixed shapes in the place of the symbols, so that all shapes in the graph are known."""
+        """Replace the symbols by inputs of fixed shapes, so that all shapes in the graph are known."""
         from pytensor.graph.replace import clone_replace
 
         symbols, points = {"constrain": (self.x, shapes.x), "observed": ([], ())}.get(kind, (self.theta, shapes.theta))
@@ -233,7 +233,7 @@ class Program:
         return self._log_densities(at_theta, pointwise=kind == "pointwise")
 
     def _log_densities(self, at_theta: dict[Any, Any], pointwise: bool) -> list[Any]:
-        """Return the terms of the log density at theta, without any Jacobian; pointwise only the observed ones."""
+        """Return the terms of the log density at theta, without any Jacobian; if pointwise, only observed terms."""
         from pymc.logprob import transformed_conditional_logp
         from pymc.logprob.utils import replace_rvs_by_values
 
@@ -245,7 +245,7 @@ class Program:
 
 
 def _tensor(variable: Any) -> Any:
-    """Return a variable of `pymc.dims` as an ordinary one."""
+    """Convert a variable of `pymc.dims` to an ordinary tensor."""
     import pytensor.tensor as pt
 
     return pt.as_tensor(variable, allow_xtensor_conversion=True)
@@ -256,7 +256,7 @@ def _forward(rv: Any, value: Any, transform: Any) -> Any:
 
 
 def _constant_names(parts: Parts, data_names: Sequence[str]) -> tuple[str, ...]:
-    """Name the `pm.Data` that are more than observed values."""
+    """Return the names of the `pm.Data` that are not only observed values."""
     from pytensor.graph.traversal import ancestors
 
     used = set(ancestors([*parts.free, *parts.observed, *parts.deterministics, *parts.potentials]))
@@ -280,7 +280,7 @@ def _mean(rv: Any) -> Any:
 
 
 def without_scaling(rv: Any) -> Any:
-    """Return the variable that `total_size` wraps."""
+    """Return the variable without the wrapper for `total_size`."""
     from pymc.variational.minibatch_rv import MinibatchRandomVariable
 
     return rv.owner.inputs[0] if isinstance(rv.owner.op, MinibatchRandomVariable) else rv
@@ -294,6 +294,6 @@ def _check_not_random(kind: str, outputs: Sequence[Any]) -> None:
     if kind == "mean":
         raise ModelError(f"{NO_MEAN}. {AVERAGE}")
     raise ModelError(
-        "The log density of the PyMC model is itself random (pm.Simulator, or random numbers drawn outside of the "
+        "The log density of the PyMC model is itself random (pm.Simulator, or random numbers drawn outside the "
         "model's variables): expected a function of the parameters. Give the model a likelihood."
     )

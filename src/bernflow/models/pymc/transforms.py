@@ -1,4 +1,4 @@
-"""PyMC's transforms: from the support of a variable to R^k."""
+"""PyMC's transforms from the support of a variable to R^k."""
 
 from typing import Any
 
@@ -6,10 +6,10 @@ import numpy as np
 
 
 def unconstraining(rv: Any, transform: Any) -> Any:
-    """Return a transform of a variable to all of R^k, or None where its values are there already.
+    """Return a transform of a variable to R^k, or None if its support is R^k.
 
-    PyMC's own, with two exceptions. A variable whose default transform the user turned off gets it back. An angle is
-    mapped from (-pi, pi): PyMC lets it run around the circle, where a density on R repeats itself without end.
+    The transforms are PyMC's with two exceptions: a default transform that the user disabled is restored, and an angle
+    is mapped from (-pi, pi), because under PyMC's circular transform the density on R is periodic and improper.
     """
     from pymc.distributions.transforms import Interval, _default_transform
     from pymc.logprob.transforms import CircularTransform
@@ -20,7 +20,7 @@ def unconstraining(rv: Any, transform: Any) -> Any:
 
 
 def is_half_line(rv: Any, transform: Any) -> bool:
-    """Tell whether a transform maps from half lines that begin at a lower bound."""
+    """Tell whether a transform maps from a half line with a lower bound."""
     from pymc.distributions.transforms import LogExpM1
     from pymc.logprob.transforms import IntervalTransform, LogTransform
 

@@ -1,4 +1,4 @@
-"""Stan programs as models: compiled once, kept, and called by XLA."""
+"""Stan programs as models: compiled once, cached, and called by XLA."""
 
 from bernflow.models.stan.frontend import from_stan
 from bernflow.models.stan.model import StanModel

@@ -1,4 +1,4 @@
-"""Programs that the user has compiled with BridgeStan already, called through Python row by row."""
+"""Programs that the user compiled with BridgeStan, called from Python row by row."""
 
 import hashlib
 import itertools
@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from bernflow.errors import BernflowError
-from bernflow.models.stan import differences
 from bernflow.models.stan.instance import Operation
 
 METHODS = (
@@ -25,7 +24,7 @@ METHODS = (
 
 
 class BridgeEngine:
-    """Evaluates models of BridgeStan by handle."""
+    """Evaluates BridgeStan models, which are identified by handles."""
 
     name = "bridgestan"
     target = None
@@ -34,17 +33,17 @@ class BridgeEngine:
         self._models: dict[int, Any] = {}
         self._messages: dict[int, str] = {}
         self._numbers = itertools.count(1)
-        # A model compiled without STAN_THREADS has one tape for all threads.
+        # Threads share one autodiff tape in models compiled without STAN_THREADS.
         self._lock = threading.Lock()
 
     def new(self, model: Any) -> int:
-        """Take a model in; return its handle."""
+        """Register a model; return its handle."""
         handle = next(self._numbers)
         self._models[handle] = model
         return handle
 
     def free(self, handle: int) -> None:
-        """Forget a model."""
+        """Release a model."""
         self._models.pop(handle, None)
         self._messages.pop(handle, None)
 
@@ -56,7 +55,7 @@ class BridgeEngine:
         return list(model.param_names(include_tp=which >= 1, include_gq=which >= 2))
 
     def message(self, handle: int) -> str:
-        """Return what the last evaluation that failed said."""
+        """Return the message of the last evaluation that failed."""
         return self._messages.get(handle, "")
 
     def evaluate(
@@ -73,12 +72,12 @@ class BridgeEngine:
             for i, (handle, row) in enumerate(zip(handles, np.asarray(rows, np.float64), strict=True)):
                 if int(handle) not in self._models:
                     raise BernflowError(
-                        "The Stan model was freed, because its Python object is gone: keep the model as long as "
-                        "functions that use it."
+                        "The Stan model was freed together with its Python object: keep a reference to the model as "
+                        "long as functions use it."
                     )
                 try:
                     out[i] = compute(self._models[int(handle)], row, keys[i] if keys.size else keys, num_out)
-                except RuntimeError as error:  # what BridgeStan makes of every exception of a program
+                except RuntimeError as error:  # BridgeStan raises it for every exception of a program
                     self._messages[int(handle)] = str(error)
                     out[i] = on_failure
                 if np.isneginf(on_failure[0]) and not out[i, 0] > -np.inf:
@@ -90,15 +89,46 @@ ENGINE = BridgeEngine()
 
 
 def is_bridgestan(model: Any) -> bool:
-    """Tell whether an object offers what a bridgestan.StanModel does."""
+    """Tell whether an object has the methods of a bridgestan.StanModel."""
     return not isinstance(model, type) and all(callable(getattr(model, method, None)) for method in METHODS)
 
 
 def origin_of(model: Any) -> tuple[Any, ...]:
-    """Return what BridgeStan tells of program and data; it does not tell everything."""
-    told = [getattr(model, name, None) for name in ("data_path", "model_data", "seed")]
+    """Return what BridgeStan reveals about program and data, which may be incomplete."""
+    attributes = [getattr(model, name, None) for name in ("data_path", "model_data", "seed")]
     name = model.name() if callable(getattr(model, "name", None)) else None
-    return tuple(value for value in (name, *told) if isinstance(value, str | int))
+    return tuple(value for value in (name, *attributes) if isinstance(value, str | int))
+
+
+# Fourth-order finite differences; shim.cpp has a C++ version.
+
+
+def difference_jacobian(f: Callable[[np.ndarray], np.ndarray], x: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    """Differentiate f at x, (p,) -> (n, p)."""
+
+    def column(j: int, step: float) -> np.ndarray:
+        # Take differences before weighting, so that the derivative of a constant is exactly 0.
+        near, far = (f(_moved(x, j, width)) - f(_moved(x, j, -width)) for width in (step, 2.0 * step))
+        return (8.0 * near - far) / (12.0 * step)
+
+    return np.stack([column(j, step) for j, step in enumerate(steps)], axis=1)
+
+
+def difference_hessian(gradient: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> np.ndarray:
+    """Differentiate a gradient at x, with steps scaled by the curvature for invariance to units."""
+    size = np.maximum(1.0, np.abs(x))
+    here = gradient(x)
+    probes = [_moved(x, j, 1e-7 * size[j]) for j in range(len(x))]
+    curvature = np.array([abs((gradient(y)[j] - here[j]) / (y[j] - x[j])) for j, y in enumerate(probes)])
+    steps = np.clip(1e-3 / np.sqrt(curvature + 1e-300), 1e-8 * size, 1e-2 * size)
+    matrix = difference_jacobian(gradient, x, steps)
+    return 0.5 * (matrix + matrix.T)
+
+
+def _moved(x: np.ndarray, j: int, by: float) -> np.ndarray:
+    y = x.copy()
+    y[j] += by
+    return y
 
 
 def _gradient(model: Any, x: np.ndarray, jacobian: bool = True) -> tuple[float, np.ndarray]:
@@ -116,7 +146,7 @@ def _value_and_gradient(model: Any, x: np.ndarray, key: np.ndarray, num: int) ->
 
 
 def _hessian(model: Any, x: np.ndarray, key: np.ndarray, num: int) -> np.ndarray:
-    return differences.hessian(lambda y: _gradient(model, y)[1], x).ravel()
+    return difference_hessian(lambda y: _gradient(model, y)[1], x).ravel()
 
 
 def _log_jacobian(model: Any, x: np.ndarray, key: np.ndarray, num: int) -> np.ndarray:
@@ -129,7 +159,7 @@ def _constrain(model: Any, x: np.ndarray, key: np.ndarray, num: int) -> np.ndarr
 
 
 def _constrain_slopes(model: Any, x: np.ndarray, key: np.ndarray, num: int) -> np.ndarray:
-    return differences.jacobian(lambda y: np.array(model.param_constrain(y)), x, np.full(len(x), 1e-3)).ravel()
+    return difference_jacobian(lambda y: np.array(model.param_constrain(y)), x, np.full(len(x), 1e-3)).ravel()
 
 
 def _unconstrain(model: Any, theta: np.ndarray, key: np.ndarray, num: int) -> np.ndarray:
@@ -137,7 +167,7 @@ def _unconstrain(model: Any, theta: np.ndarray, key: np.ndarray, num: int) -> np
 
 
 def _derived(model: Any, x: np.ndarray, key: np.ndarray, num: int) -> np.ndarray:
-    # A pure function of x and the key: the seed comes from the bits of both.
+    # A pure function of x and the key: the seed is a hash of both.
     seed = int.from_bytes(hashlib.blake2b(x.tobytes() + key.tobytes(), digest_size=4).digest(), "little")
     return np.array(model.param_constrain(x, include_tp=True, include_gq=True, rng=model.new_rng(seed)))[-num:]
 

@@ -1,4 +1,4 @@
-"""From a Stan program to a shared library, compiled once and kept."""
+"""Compilation of a Stan program to a cached shared library."""
 
 import hashlib
 import json
@@ -20,23 +20,23 @@ from bernflow.models.stan.cache import cache_folder, produce
 from bernflow.models.stan.toolchain import Toolchain, find_stanc, find_toolchain
 from bernflow.models.stan.trial import try_library
 
-# Stands in the generated code for the name of the program, so that the same text under another name is not compiled
-# again; messages show the user's own name.
+# The name of the program in the generated code, so that the same program under another name is not recompiled;
+# messages show the user's own name.
 FILE = "model.stan"
 INCLUDES = "includes"
 SHIM = Path(__file__).with_name("shim.cpp")
 LIBRARY = "program.so"
-# The precompiled headers halve the time of a compilation, but cost more than one and most of a gigabyte themselves:
-# they are made once so many programs have been compiled without.
+# Precompiled headers halve the compile time, but take longer to make than one compilation and most of a gigabyte. They
+# are made after this many programs have been compiled without them.
 PROGRAMS_BEFORE_HEADERS = 2
 SMALL = "parameters { real<lower=0> x; } model { x ~ normal(0, 1); }"
-# Part of the key of a library, so that those linked otherwise before are linked anew; objects are kept.
+# Part of the cache key of a library: a change relinks all libraries; object files are kept.
 LINKING = "shared C++ runtime, tried"
 
 
 @dataclass(frozen=True)
 class Program:
-    """A Stan program: its text, the name that messages use, and the folder where its includes are looked for."""
+    """A Stan program: its code, its name in messages, and the folder of its includes."""
 
     code: str
     name: str
@@ -45,7 +45,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Translation:
-    """What stanc made of a program: C++ code, the types of its variables by block, and its warnings."""
+    """The output of stanc: C++ code, the types of the variables by block, and warnings."""
 
     cpp: str
     info: dict[str, Any]
@@ -56,7 +56,7 @@ def translate(program: Program) -> Translation:
     """Translate a program to C++.
 
     Raises:
-        ModelError: if the program is wrong; the message is stanc's, which shows the line.
+        ModelError: if the program is invalid, with the message of stanc, which shows the line.
     """
     cpp, warnings = _stanc(program, "--print-cpp")
     info, _ = _stanc(program, "--info")
@@ -73,12 +73,12 @@ def _stanc(program: Program, option: str) -> tuple[str, str]:
         run = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", errors="replace", cwd=folder)
     messages = (run.stderr.strip() or run.stdout.strip()).replace(f"'{FILE}'", repr(program.name))
     if run.returncode:
-        raise ModelError(f"The Stan program is wrong. stanc says:\n{messages}")
+        raise ModelError(f"The Stan program is invalid. stanc reports:\n{messages}")
     return run.stdout, messages if run.stderr.strip() else ""
 
 
 def _without_comma(includes: Path, folder: Path) -> Path:
-    """Return a path to a folder without a comma, at which stanc ends the path, through a link in another folder."""
+    """Return a path without commas, at which stanc splits paths, through a link if needed."""
     if "," not in str(includes):
         return includes
     (folder / INCLUDES).symlink_to(includes, target_is_directory=True)
@@ -86,17 +86,17 @@ def _without_comma(includes: Path, folder: Path) -> Path:
 
 
 def build(translation: Translation, name: str, progress: bool, data: str = "{}", seed: int = 0) -> Path:
-    """Return the folder of the compiled library of a translated program, made now if it is not kept.
+    """Return the folder of the compiled library of a translated program, from the cache if possible.
 
-    What takes long, the code of the program, is kept apart from the library, so that a new version of bernflow or JAX
-    does not compile it again. A new library is tried in a process of its own before it is kept.
+    The object file of the program, which takes long to compile, is cached separately from the library, so that a new
+    version of bernflow or JAX does not recompile it. A new library is tested in a separate process before it is cached.
 
     Args:
-        translation: what stanc made of the program.
-        name: what a user calls the program.
-        progress: say that it takes a while.
-        data: the data as JSON, for the trial of a new library.
-        seed: seed of the transformed data block in that trial.
+        translation: the output of stanc.
+        name: the user's name of the program.
+        progress: report compilations on stderr.
+        data: the data as JSON, for the test of a new library.
+        seed: seed of the transformed data block in that test.
 
     Raises:
         BernflowError: if the compiler fails, or the library crashes.
@@ -108,13 +108,13 @@ def build(translation: Translation, name: str, progress: bool, data: str = "{}",
         if progress and translation.warnings:
             _say(translation.warnings)
         if progress:
-            _say(f"Compiling {name} with {toolchain.name} (about half a minute, kept for next time) ...")
+            _say(f"Compiling {name} with {toolchain.name} (about half a minute, cached for next time) ...")
         headers = _headers(folder, toolchain, progress)
         (made / "program.cpp").write_text(translation.cpp, encoding="utf-8")
         _compile(toolchain, [*headers, "-c", "-o", "program.o", "program.cpp"], made)
 
     def link(made: Path) -> None:
-        with ThreadPoolExecutor(1) as other:  # where neither is kept, two compilers run at once
+        with ThreadPoolExecutor(1) as other:  # if neither is cached, two compilers run in parallel
             shim = other.submit(_shim, folder, toolchain)
             program = produce(folder, f"object-{_key(toolchain.identity, translation.cpp)}", compile_program)
             objects = [str(program / "program.o"), str(shim.result() / "shim.o")]
@@ -125,7 +125,7 @@ def build(translation: Translation, name: str, progress: bool, data: str = "{}",
 
 
 def check_compiler(progress: bool) -> None:
-    """Build a small program, unless it is kept, and try its library in a process of its own.
+    """Build a small program, unless it is cached, and test its library in a separate process.
 
     Raises:
         BernflowError: if something is missing, the compiler fails, or the library crashes.
@@ -135,7 +135,7 @@ def check_compiler(progress: bool) -> None:
 
 
 def _shim(folder: Path, toolchain: Toolchain) -> Path:
-    """Return the entry of the compiled shim, which all programs share."""
+    """Return the cache entry of the compiled shim, which is common to all programs."""
 
     def make(made: Path) -> None:
         _compile(toolchain, [f"-I{jax.ffi.include_dir()}", "-c", "-o", "shim.o", str(SHIM)], made)
@@ -148,7 +148,7 @@ def _shim_identity() -> str:
 
 
 def _headers(folder: Path, toolchain: Toolchain, progress: bool) -> list[str]:
-    """Return flags that use the precompiled headers, which are made once they are worth it."""
+    """Return flags to use precompiled headers, which are made when they are worthwhile."""
     name = f"headers-{_key(toolchain.identity)}"
     if not toolchain.is_gcc:
         return []
@@ -157,12 +157,12 @@ def _headers(folder: Path, toolchain: Toolchain, progress: bool) -> list[str]:
 
     def make(made: Path) -> None:
         if progress:
-            _say("Precompiling the headers of Stan, once, for quicker compilations from now on ...")
+            _say("Precompiling the headers of Stan once, for faster compilations from now on ...")
         (made / "header.hpp").write_text("#include <stan/model/model_header.hpp>\n")
         _compile(toolchain, ["-x", "c++-header", "header.hpp", "-o", "header.hpp.gch"], made)
 
     entry = produce(folder, name, make)
-    os.utime(entry)  # in use: not removed as a leftover
+    os.utime(entry)  # marks it as in use, so that it is not removed
     return ["-include", str(entry / "header.hpp")]
 
 

@@ -1,4 +1,4 @@
-"""The folder of compiled programs: private to the user, because what lies in it is executed."""
+"""The cache of compiled programs, which must be private to the user because its content is executed."""
 
 import atexit
 import contextlib
@@ -20,28 +20,28 @@ from bernflow.sealed import checksum_of
 
 VARIABLE = "BERNFLOW_CACHE"
 CHECKSUMS = "sha256.json"
-# Precompiled headers are large, and the compiler checks them itself.
+# Precompiled headers are large, and the compiler verifies them itself.
 UNCHECKED = ".gch"
 ATTEMPTS = 3
-# Names of entries: kind and key; of unfinished ones and of those on their way out, hidden and with a random end.
+# Entries are named by kind and key; unfinished ones and those being removed are hidden with a random suffix.
 ENTRY = r"(object|program|shim|headers)-[0-9a-f]{32}"
 UNFINISHED, HEADERS = re.compile(rf"\.{ENTRY}-\w+"), re.compile(r"headers-[0-9a-f]{32}")
 
 
 def cache_folder() -> Path:
-    """Return the folder of compiled programs, made on first use; a fresh private one where it is not safe."""
+    """Return the cache folder, created on first use; a new private folder if the usual one is not safe."""
     folder = Path("~/.cache/bernflow/stan")
     try:
         folder = default_folder()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         problem = find_problem(folder)
-    except (OSError, RuntimeError) as error:  # RuntimeError: nobody knows where the home folder is
-        problem = f"it cannot be made ({error})"
+    except (OSError, RuntimeError) as error:  # RuntimeError: the home folder is unknown
+        problem = f"it cannot be created ({error})"
     if problem is None:
         return folder
     warnings.warn(
-        f"bernflow: compiled Stan programs are not kept in {folder}, because {problem}. They go to a temporary folder "
-        f"this time; correct the folder, or name another one in {VARIABLE}.",
+        f"bernflow: compiled Stan programs are not cached in {folder}, because {problem}. A temporary folder is used "
+        f"instead; correct the permissions, or choose another folder with {VARIABLE}.",
         UserWarning,
         stacklevel=2,
     )
@@ -49,9 +49,9 @@ def cache_folder() -> Path:
 
 
 def default_folder() -> Path:
-    """Return where compiled programs are kept if nothing is wrong with that folder; it may not exist yet.
+    """Return the usual cache folder, which may not exist yet.
 
-    Not by platformdirs, which ignores a relative `XDG_CACHE_HOME` and would replace four lines by a dependency.
+    platformdirs is not used: it would replace four lines by a dependency, and ignores a relative `XDG_CACHE_HOME`.
     """
     given = os.environ.get(VARIABLE)
     if given:
@@ -62,8 +62,8 @@ def default_folder() -> Path:
 
 
 def find_problem(folder: Path) -> str | None:
-    """Say why others could put code into a folder, or why we cannot; None where all is well."""
-    if not hasattr(os, "getuid"):  # Windows: a folder in the user's profile is the user's
+    """Return why others could write code into a folder or why we cannot; None if there is no problem."""
+    if not hasattr(os, "getuid"):  # on Windows, folders in the user's profile are private
         return None if os.access(folder, os.R_OK | os.W_OK | os.X_OK) else "it cannot be written to"
     status, trusted = folder.stat(), (0, os.getuid())
     if status.st_uid != os.getuid():
@@ -77,9 +77,9 @@ def find_problem(folder: Path) -> str | None:
             return f"the link {step} belongs to another user (uid {step.lstat().st_uid})"
     for parent in folder.resolve().parents:
         owner, group, mode = parent.stat().st_uid, parent.stat().st_gid, parent.stat().st_mode
-        if owner not in trusted:  # whoever owns a folder can put another one into the place of ours
+        if owner not in trusted:  # the owner of a parent folder can replace ours
             return f"{parent} belongs to another user (uid {owner})"
-        if mode & stat.S_ISVTX:  # sticky, as /tmp is: nobody else can move it away
+        if mode & stat.S_ISVTX:  # sticky, like /tmp: only owners can rename entries
             continue
         if mode & stat.S_IWOTH:
             return f"everybody can write to {parent}"
@@ -89,7 +89,7 @@ def find_problem(folder: Path) -> str | None:
 
 
 def _is_private(group: int) -> bool:
-    """Tell whether a group is that of the administrator, or the one that systems make for every user alone."""
+    """Tell whether a group is that of root, or the user's private group."""
     if group == 0:
         return True
     import grp
@@ -103,9 +103,9 @@ def _is_private(group: int) -> bool:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Remove what processes that were killed left behind, and precompiled headers that nobody has used for long.
+    """Remove unfinished entries of killed processes, and precompiled headers that have not been used for long.
 
-    By the names that `produce` gives alone: the user may have chosen a folder with files of other kinds.
+    Only names that `produce` creates are matched, because the user may have chosen a folder with other files.
     """
     for pattern, days in ((UNFINISHED, 1), (HEADERS, 30)):
         for entry in folder.iterdir():
@@ -118,7 +118,7 @@ _TEMPORARY: list[Path] = []
 
 
 def _temporary_folder() -> Path:
-    """Return one temporary folder per process, which goes with it: libraries that are loaded lie in it."""
+    """Return a temporary folder that exists as long as the process, because it contains loaded libraries."""
     if not _TEMPORARY:
         _TEMPORARY.append(Path(tempfile.mkdtemp(prefix="bernflow-stan-")))
         atexit.register(_remove_temporary, _TEMPORARY[0], os.getpid())
@@ -126,19 +126,19 @@ def _temporary_folder() -> Path:
 
 
 def _remove_temporary(folder: Path, owner: int) -> None:
-    if os.getpid() == owner:  # and not a fork of it
+    if os.getpid() == owner:  # not in a fork
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def produce(folder: Path, name: str, make: Callable[[Path], None]) -> Path:
-    """Return an entry of the cache, made if it is missing or damaged: a folder of files with their checksums.
+    """Return a cache entry, a folder of files with their checksums; it is made if it is missing or damaged.
 
-    The entry appears whole or not at all. Several processes may make the same one at once: the first one stays.
+    Entries are written atomically. If several processes make the same entry, the first one is kept.
 
     Args:
         folder: the cache.
         name: name of the entry.
-        make: writes the files into the empty folder that it is given.
+        make: writes the files into an empty folder.
     """
     entry = folder / name
     if is_intact(entry):
@@ -150,7 +150,7 @@ def produce(folder: Path, name: str, make: Callable[[Path], None]) -> Path:
         (made / CHECKSUMS).write_text(json.dumps(_checksums(made), indent=1))
         for _ in range(ATTEMPTS):
             try:
-                os.rename(made, entry)  # refused where the entry exists
+                os.rename(made, entry)  # fails if the entry exists
                 return entry
             except OSError:
                 if is_intact(entry):
@@ -162,7 +162,7 @@ def produce(folder: Path, name: str, make: Callable[[Path], None]) -> Path:
 
 
 def is_intact(entry: Path) -> bool:
-    """Tell whether an entry is complete and its files have the checksums that they were stored with."""
+    """Tell whether an entry is complete and its files have the stored checksums."""
     try:
         stated = json.loads((entry / CHECKSUMS).read_text())
         return stated == _checksums(entry)
@@ -171,13 +171,13 @@ def is_intact(entry: Path) -> bool:
 
 
 def _checksums(entry: Path) -> dict[str, str]:
-    """Return the checksums of all files of an entry that have one."""
+    """Return the checksums of all files of an entry that are checked."""
     files = sorted(path for path in entry.iterdir() if path.name != CHECKSUMS and path.suffix != UNCHECKED)
     return {path.name: checksum_of(path) for path in files}
 
 
 def _remove(entry: Path) -> None:
-    """Move an entry away before it is removed, so that nobody meets half of it."""
+    """Rename an entry before removing it, so that no process sees a partial entry."""
     away = entry.with_name(f".{entry.name}-{uuid.uuid4().hex}")
     with contextlib.suppress(OSError):
         os.rename(entry, away)

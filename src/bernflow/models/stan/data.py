@@ -1,4 +1,4 @@
-"""Data for a Stan program: a dict or a file, in the JSON format of CmdStan."""
+"""Data for a Stan program, from a dict or from a file in CmdStan's JSON format."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import numpy as np
 
 from bernflow.errors import ArgumentError, FileFormatError
 
-# CmdStan writes these as strings, because JSON has no word for them.
+# Non-finite numbers are strings in CmdStan's JSON.
 _SPECIAL = {"nan": np.nan, "inf": np.inf, "infinity": np.inf}
 
 
@@ -18,7 +18,7 @@ def read_data(data: Any) -> dict[str, Any]:
     """Return data by name as numbers and nested lists.
 
     Args:
-        data: a dict of numbers, lists and arrays, or the path of a JSON file, or None for no data.
+        data: a dict of numbers, lists and arrays, the path of a JSON file, or None for no data.
     """
     if data is None:
         return {}
@@ -33,17 +33,17 @@ def read_data(data: Any) -> dict[str, Any]:
 
 
 def to_json(data: dict[str, Any]) -> str:
-    """Write data as Stan reads them; integers stay integers, doubles keep all their digits."""
+    """Return data as JSON for Stan; integers stay integers, and doubles are exact."""
     return json.dumps(data)
 
 
 def to_arrays(data: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Return those data that are arrays of numbers."""
+    """Return the data that are numeric arrays."""
     arrays = {}
     for name, value in data.items():
         try:
             array = np.asarray(value)
-        except ValueError:  # ragged: Stan has said what it thinks of it
+        except ValueError:  # ragged arrays; Stan has accepted or ignored them
             continue
         if array.dtype.kind in "iuf":
             arrays[name] = array
@@ -66,8 +66,8 @@ def _read_file(path: Path) -> Any:
         ) from error
     if not isinstance(data, dict):
         raise FileFormatError(
-            f"The data file {str(path)!r} holds a {type(data).__name__}: expected an object of variables by name, such "
-            'as {"N": 2, "y": [0.5, 1.5]}.'
+            f"The data file {str(path)!r} contains a {type(data).__name__}: expected an object of variables by name, "
+            'such as {"N": 2, "y": [0.5, 1.5]}.'
         )
     return data
 
@@ -80,7 +80,7 @@ def _plain_dict(data: Mapping[Any, Any], where: str) -> dict[str, Any]:
 
 
 def _plain(value: Any, where: str) -> Any:
-    """Turn a value into numbers and lists."""
+    """Convert a value to numbers and lists."""
     if isinstance(value, bool | np.bool_):
         return int(value)
     if isinstance(value, int | float):
@@ -91,7 +91,7 @@ def _plain(value: Any, where: str) -> Any:
         return [value.real, value.imag]
     if isinstance(value, list | tuple):
         return [_plain(item, where) for item in value]
-    if isinstance(value, Mapping):  # a tuple, by the numbers of its slots
+    if isinstance(value, Mapping):  # a tuple, with slot numbers as keys
         return {str(slot): _plain(item, where) for slot, item in value.items()}
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
         raise ArgumentError(f"{where} is a masked array: expected complete data. Drop or impute the masked values.")
@@ -114,5 +114,5 @@ def _special(value: str, where: str) -> float:
     word = value.strip().lower()
     sign = -1.0 if word.startswith("-") else 1.0
     if word.lstrip("+-") not in _SPECIAL:
-        raise ArgumentError(f'{where} holds the text {value!r}: expected numbers ("NaN", "Inf" and "-Inf" count).')
+        raise ArgumentError(f'{where} contains the string {value!r}: expected numbers, or "NaN", "Inf" and "-Inf".')
     return sign * _SPECIAL[word.lstrip("+-")]

@@ -1,4 +1,4 @@
-"""`from_stan`: a program and its data become a model."""
+"""`from_stan`: make a model from a program and its data."""
 
 import os
 from pathlib import Path
@@ -25,17 +25,17 @@ def from_stan(
 ) -> StanModel:
     """Make a model from a Stan program and its data.
 
-    The program is compiled on first use, which takes about half a minute, and kept in a folder private to the user.
+    The program is compiled on first use, which takes about half a minute, and cached in a private folder of the user.
 
     Args:
-        model: the path of a .stan file, or the program itself (any text with a line break or a brace); or a
-            `bridgestan.StanModel`, which holds its data already and is called through Python.
-        data: a dict of numbers, lists and arrays by name, or the path of a JSON file as CmdStan reads it; names that
+        model: the path of a .stan file, or the program itself (any string with a line break or a brace); or a
+            `bridgestan.StanModel`, which contains its data and is called through Python.
+        data: a dict of numbers, lists and arrays by name, or the path of a JSON file in CmdStan's format; names that
             the program does not declare are ignored.
         seed: seed of random functions in the transformed data block.
-        callback: call the program through Python in place of XLA's foreign function interface. It is slower; where
-            that interface is not available it is done anyway.
-        progress: say on stderr that a compilation is going on.
+        callback: call the program through Python instead of XLA's foreign function interface. This is slower, and the
+            default if that interface is not available.
+        progress: report compilations on stderr.
 
     Example:
         >>> program = "data { real y; } parameters { real mu; } model { mu ~ normal(0, 1); y ~ normal(mu, 1); }"
@@ -57,15 +57,15 @@ def from_stan(
     known = {name: value for name, value in values.items() if name in inputs}
     json = to_json(known)
     library = load(build(translation, program.name, progress, json, int(seed)))
-    handle, said = library.new(json, seed)
+    handle, message = library.new(json, seed)
     if handle == 0:
-        raise ModelError(_blame_data(program.name, said, inputs))
+        raise ModelError(_blame_data(program.name, message, inputs))
     return StanModel(Instance(library, handle, callback, (translation.cpp, json, int(seed))), to_arrays(known))
 
 
 def _from_bridgestan(model: Any, data: Any) -> StanModel:
     if data is not None:
-        raise ArgumentError("from_stan: a bridgestan.StanModel was given with data: expected none, it holds its own.")
+        raise ArgumentError("from_stan: a bridgestan.StanModel was given with data: expected none, it has its own.")
     return StanModel(Instance(bridge.ENGINE, bridge.ENGINE.new(model), origin=bridge.origin_of(model)), {})
 
 
@@ -89,12 +89,12 @@ def _read_program(model: Any) -> Program:
         raise ArgumentError(f"The Stan program {str(path)!r} cannot be read ({error}).") from error
 
 
-def _blame_data(name: str, said: str, inputs: dict[str, dict[str, Any]]) -> str:
+def _blame_data(name: str, message: str, inputs: dict[str, dict[str, Any]]) -> str:
     expected = ", ".join(f"{key} ({_describe(kind)})" for key, kind in inputs.items()) or "none"
-    said = said.strip().replace(repr(FILE), repr(name))
+    message = message.strip().replace(repr(FILE), repr(name))
     return (
-        f"Stan refuses the data of {name!r}:\n{said}\nThe program's data block expects: {expected}. Give each by name "
-        "with these dimensions, integers as integers (8, not 8.0)."
+        f"Stan rejects the data of {name!r}:\n{message}\nThe program's data block expects: {expected}. Give each by "
+        "name with these dimensions, and integers as integers (8, not 8.0)."
     )
 
 

@@ -1,8 +1,8 @@
-"""Differentiable JAX functions over a Stan program.
+"""Differentiable JAX functions of a Stan program.
 
-The gradient is Stan's own, from the same call as the value. Derivatives that Stan does not offer (second ones, and
-those of the map to the constrained scale) are difference quotients of fourth order, computed beside the program in
-double precision; they are whole matrices, so that forward and reverse differentiation both go through them.
+The gradient is Stan's own, from the same call as the value. Derivatives that Stan does not provide (second ones, and
+those of the map to the constrained scale) are fourth-order finite differences in double precision. They are full
+matrices, so that both forward and reverse mode differentiation work.
 """
 
 from functools import partial
@@ -15,7 +15,7 @@ from bernflow.models.stan.instance import Instance, Operation
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def log_density(instance: Instance, handle: Int[Array, ""], x: Float[Array, " p"]) -> Float[Array, ""]:
-    """Evaluate log prior + log likelihood + log |d theta / d x|, all constants kept; -inf where the program throws."""
+    """Evaluate log prior + log likelihood + log |d theta / d x| with all constants; -inf if the program throws."""
     return instance.call(Operation.VALUE, handle, x, 1)[0]
 
 
@@ -42,7 +42,7 @@ def _value_and_gradient_jvp(instance, primals, tangents):
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def constrain(instance: Instance, handle: Int[Array, ""], x: Float[Array, " p"]) -> Float[Array, " n"]:
-    """Map x to the parameters, flat as Stan writes them."""
+    """Map x to the parameters, as a flat array in Stan's order."""
     return instance.call(Operation.CONSTRAIN, handle, x, instance.num_theta)
 
 
@@ -56,7 +56,7 @@ def _constrain_jvp(instance, primals, tangents):
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def log_jacobian(instance: Instance, handle: Int[Array, ""], x: Float[Array, " p"]) -> Float[Array, ""]:
-    """Evaluate log |d theta / d x|: the log density with the Jacobian less that without; NaN where it throws."""
+    """Evaluate log |d theta / d x|, a difference of log densities with and without Jacobian; NaN if it throws."""
     return instance.call(Operation.LOG_JACOBIAN, handle, x, 1)[0]
 
 

@@ -1,4 +1,4 @@
-"""A Stan program with data, as JAX sees it: row-wise operations that one call serves for a whole batch."""
+"""A Stan program with data: row-wise operations, evaluated in one call for a whole batch."""
 
 import hashlib
 import weakref
@@ -18,7 +18,7 @@ NO_KEY = np.zeros(0, np.uint32)
 
 
 class Operation(IntEnum):
-    """What can be asked of a program; the numbers are those of shim.cpp."""
+    """The operations of a program; the numbers are those of shim.cpp."""
 
     VALUE = 0
     GRADIENT = 1
@@ -31,16 +31,16 @@ class Operation(IntEnum):
 
 
 class Engine(Protocol):
-    """What evaluates programs: a compiled library of ours, or BridgeStan."""
+    """An evaluator of programs: a compiled library of bernflow, or BridgeStan."""
 
     @property
     def name(self) -> str:
-        """Return what tells one engine from another."""
+        """Return a name that identifies the engine."""
         ...
 
     @property
     def target(self) -> str | None:
-        """Return the name under which XLA calls it, or None where only Python can."""
+        """Return the name of its XLA target, or None if only Python can call it."""
         ...
 
     def evaluate(
@@ -54,33 +54,33 @@ class Engine(Protocol):
         ...
 
     def message(self, handle: int) -> str:
-        """Return what the last evaluation that failed said."""
+        """Return the message of the last evaluation that failed."""
         ...
 
     def free(self, handle: int) -> None:
-        """Forget an instance."""
+        """Release an instance."""
         ...
 
 
 class Instance:
     """A program with data.
 
-    Two instances are equal if their programs are and if their variables have the same shapes, whatever the data: then
-    what JAX compiled for one serves the other, because the handle, which stands for the data, is an argument. The data
-    are freed with the last instance that holds them.
+    Two instances are equal if their programs are equal and their variables have the same shapes, whatever the data.
+    Functions compiled for one are then reused for the other, because the handle, which represents the data, is an
+    argument. The data are freed with the last instance that references them.
 
     Attributes:
         handle: number of the C++ object.
         parameters: the parameters.
         derived: transformed parameters and generated quantities; places count from the end of the parameters.
-        num_transformed: how many of the derived variables are transformed parameters.
+        num_transformed: number of derived variables that are transformed parameters.
         sizes: unconstrained dimensions of every parameter.
-        origin: what program and data are, whatever compiled them.
+        origin: program and data, independent of the compiler.
     """
 
     def __init__(self, engine: Engine, handle: int, use_callback: bool = False, origin: Sequence[Any] = ()):
         self._finalizer = weakref.finalize(self, engine.free, handle)
-        self._finalizer.atexit = False  # the operating system is quicker
+        self._finalizer.atexit = False  # the operating system frees memory faster
         self.engine = engine
         self.handle = handle
         self.origin = tuple(origin)
@@ -91,7 +91,7 @@ class Instance:
         self.parameters = naming.group(flat[0])
         self.derived = naming.group(flat[2][self.num_theta :])
         self.num_transformed = len(naming.group(flat[1][self.num_theta :]))
-        naming.sizes(flat[0])  # says so if the components of a parameter do not lie side by side
+        naming.sizes(flat[0])  # raises an error if the components of a parameter are not contiguous
         by_name = naming.sizes(flat[3])
         self.sizes = tuple(by_name.get(variable.name, 0) for variable in self.parameters)
         self.dim = len(flat[3])
@@ -105,7 +105,7 @@ class Instance:
         return hash(self._signature)
 
     def identity_parts(self) -> tuple[Any, ...]:
-        """Return what the density depends on, see `fingerprint`."""
+        """Return everything that the density depends on, see `fingerprint`."""
         return self.origin, [(v.name, v.shape) for v in (*self.parameters, *self.derived)]
 
     def __copy__(self) -> "Instance":
@@ -118,7 +118,7 @@ class Instance:
         return f"Instance({', '.join(v.name for v in self.parameters)})"
 
     def on_host(self, operation: Operation, rows: np.ndarray, num_out: int) -> np.ndarray:
-        """Evaluate an operation on rows at once, without JAX, in double precision."""
+        """Evaluate an operation on several rows without JAX, in double precision."""
         handles = np.full(len(rows), self.handle, np.int32)
         return self.engine.evaluate(operation, handles, rows, NO_KEY, num_out)
 
@@ -132,7 +132,7 @@ class Instance:
     ) -> Float[Array, " num_out"]:
         """Evaluate an operation; a vmapped call is one call for the whole batch.
 
-        Stan computes in double precision; in single precision only what goes in and out is rounded.
+        Stan computes in double precision; in single precision only inputs and outputs are rounded.
         """
         handle, key = jnp.asarray(handle), jnp.asarray(key)
         if self.use_callback or jax.default_backend() != "cpu":
@@ -158,7 +158,7 @@ def _call_through_python(
 
 
 def split(variables: Sequence[naming.Variable], flat: Float[Array, " n"]) -> dict[str, Array]:
-    """Cut a flat output into named arrays."""
+    """Split a flat output into named arrays."""
     return {
         v.name: (flat[v.places[0] : v.places[-1] + 1] if v.is_contiguous else flat[v.places]).reshape(v.shape)
         for v in variables
@@ -166,6 +166,6 @@ def split(variables: Sequence[naming.Variable], flat: Float[Array, " n"]) -> dic
 
 
 def join(variables: Sequence[naming.Variable], values: dict[str, Array]) -> Float[Array, " n"]:
-    """Undo `split`; the variables must be all of the flat output."""
+    """Invert `split`; all variables of the flat output must be given."""
     in_order = jnp.concatenate([jnp.ravel(values[v.name]) for v in variables])
     return in_order[np.argsort(np.concatenate([v.places for v in variables]))]

@@ -1,4 +1,4 @@
-"""A compiled Stan program in this process, called by XLA or by Python."""
+"""A compiled Stan program loaded in this process, called by XLA or by Python."""
 
 import ctypes
 import functools
@@ -20,8 +20,8 @@ class Library:
     """The C interface of one compiled program.
 
     Attributes:
-        name: a name that tells the program, for comparisons.
-        target: name under which XLA knows it, or None where XLA cannot call it.
+        name: a name that identifies the program.
+        target: name of the XLA target, or None if XLA cannot call it.
     """
 
     def __init__(self, folder: Path):
@@ -38,10 +38,10 @@ class Library:
         handler = jax.ffi.pycapsule(self._c.bernflow_ffi)
         try:
             jax.ffi.register_ffi_target(target, handler, platform="cpu")
-        except Exception as error:  # whatever XLA has against it: Python can still call it
+        except Exception as error:  # Python can still call it
             warnings.warn(
-                f"bernflow: XLA refuses to call Stan programs itself ({error}); they are called through Python, which "
-                "is slower.",
+                f"bernflow: XLA cannot call Stan programs directly ({error}); they are called through Python, which is "
+                "slower.",
                 UserWarning,
                 stacklevel=2,
             )
@@ -49,13 +49,13 @@ class Library:
         return target
 
     def new(self, json: str, seed: int) -> tuple[int, str]:
-        """Make an instance with data; return its handle, or 0, and what Stan said."""
-        said = ctypes.c_void_p()
-        handle = self._c.bernflow_new(json.encode(), seed, ctypes.byref(said))
-        return handle, self._text(said.value)
+        """Create an instance with data; return its handle, or 0 on failure, and Stan's messages."""
+        message = ctypes.c_void_p()
+        handle = self._c.bernflow_new(json.encode(), seed, ctypes.byref(message))
+        return handle, self._text(message.value)
 
     def free(self, handle: int) -> None:
-        """Forget an instance."""
+        """Release an instance."""
         self._c.bernflow_free(handle)
 
     def names(self, handle: int, which: int) -> list[str]:
@@ -63,7 +63,7 @@ class Library:
         return self._text(self._c.bernflow_names(handle, which)).splitlines()
 
     def message(self, handle: int) -> str:
-        """Return what the last evaluation that failed said."""
+        """Return the message of the last evaluation that failed."""
         return self._text(self._c.bernflow_message(handle))
 
     def evaluate(

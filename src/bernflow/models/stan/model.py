@@ -15,9 +15,9 @@ from bernflow.models.stan.instance import Instance, Operation, join, split
 from bernflow.models.stan.points import RADIUS, shrinking_points
 
 LOG_LIKELIHOOD = "log_lik"
-# Endings of the names of predictions: those of y are called y_rep or the like.
+# Suffixes of the names of predictions, such as y_rep for y.
 ENDINGS = ("_rep", "_pred", "_sim", "_tilde", "_hat", "_new")
-# A program is tried at so many points first: most are fine at one of them.
+# A program is tested at this many points first, which is mostly sufficient.
 NUM_PROBES = 10
 
 
@@ -28,9 +28,9 @@ class StanModel(AbstractMappedModel):
 
     Attributes:
         sites: the parameters block.
-        handle: number of the program with these data: an argument of what JAX compiles, as data are.
-        data: the observed data by name.
-        instance: the compiled program; equal for other data of the same shapes.
+        handle: number of the program with these data; like data, it is an argument of compiled functions.
+        data: the data by name.
+        instance: the compiled program; instances with data of the same shapes are equal.
     """
 
     sites: tuple[Site, ...]
@@ -56,7 +56,7 @@ class StanModel(AbstractMappedModel):
         return self.instance.sizes
 
     def scales(self) -> tuple[bool, ...]:
-        """Tell of every parameter whether it is declared with a lower bound only."""
+        """Return for each parameter whether it is declared with only a lower bound."""
         return self.half_lines
 
     def constrain(self, x: Float[Array, " p"]) -> tuple[Theta, Float[Array, ""]]:
@@ -65,7 +65,7 @@ class StanModel(AbstractMappedModel):
         return split(self.instance.parameters, flat), functions.log_jacobian(self.instance, self.handle, x)
 
     def unconstrain(self, theta: Theta) -> Float[Array, " p"]:
-        """Map theta to R^p; NaN where theta lies outside of its support."""
+        """Map theta to R^p; NaN if theta lies outside its support."""
         flat = join(self.instance.parameters, theta)
         return self.instance.call(Operation.UNCONSTRAIN, self.handle, flat, self.instance.dim)  # type: ignore[arg-type]
 
@@ -74,34 +74,34 @@ class StanModel(AbstractMappedModel):
         return functions.log_density(self.instance, self.handle, x)
 
     def first_index(self) -> int:
-        """Return one, as Stan counts."""
+        """Return 1, as in Stan."""
         return 1
 
     def sample_prior(self, key: Key[Array, ""]) -> None:
-        """Return None: a program does not say which of its statements are the prior."""
+        """Return None: a program does not identify its prior."""
 
     def initial(self) -> None:
-        """Return None: a Stan program carries no starting point."""
+        """Return None: a Stan program has no starting point."""
 
     def observed(self) -> Theta:
         """Return the variables of the data block."""
         return {name: jnp.asarray(value) for name, value in self.data.items()}
 
     def data_groups(self) -> tuple[Theta, Theta]:
-        """Return the variables of the data block; those that the program predicts anew are observed, others constant.
+        """Return the variables of the data block: observed if the program predicts them, constant otherwise.
 
-        A prediction goes by the name of what it predicts with an ending, such as `y_rep`.
+        The name of a prediction is that of the predicted variable with a suffix, such as `y_rep`.
         """
         data, names = self.observed(), self.predicted_names()
         observed = {name: value for name, value in data.items() if any(name + ending in names for ending in ENDINGS)}
         return observed, {name: value for name, value in data.items() if name not in observed}
 
     def likelihood_names(self) -> tuple[str, ...]:
-        """Return log_lik, where the program computes it."""
+        """Return log_lik, if the program computes it."""
         return tuple(v.name for v in self.instance.derived if v.name == LOG_LIKELIHOOD)
 
     def predicted_names(self) -> tuple[str, ...]:
-        """Return the generated quantities that are random: they differ from seed to seed."""
+        """Return the generated quantities that are random, because they depend on the seed."""
         generated = self.instance.derived[self.instance.num_transformed :]
         if not generated:
             return ()
@@ -114,29 +114,29 @@ class StanModel(AbstractMappedModel):
         return tuple(v.name for v in generated if random[v.places].any())
 
     def log_likelihood(self, theta: Theta) -> Theta:
-        """Return what the program computes under the name log_lik, if anything."""
+        """Return log_lik, if the program computes it."""
         if LOG_LIKELIHOOD not in {v.name for v in self.instance.derived}:
             return {}
         return {LOG_LIKELIHOOD: self.deterministic(theta)[LOG_LIKELIHOOD]}
 
     def deterministic(self, theta: Theta) -> Theta:
-        """Evaluate transformed parameters and generated quantities; random ones are seeded by the bits of theta."""
+        """Evaluate transformed parameters and generated quantities; random ones are seeded by a hash of theta."""
         if not self.instance.derived:
             return {}
         return self._derived(theta, jnp.zeros(2, jnp.uint32))
 
     def predict(self, key: Key[Array, ""], theta: Theta, *args: Any, **kwargs: Any) -> Theta:
-        """Draw the generated quantities anew."""
+        """Draw new generated quantities."""
         if args or kwargs:
             raise ModelError(
-                "A Stan program predicts what its generated quantities block says, for its own data: make a model with "
-                "bf.from_stan(program, data=new_data) for others, and load the saved posterior with it."
+                "A Stan program makes predictions in its generated quantities block, for its own data: for new data, "
+                "make a model with bf.from_stan(program, data=new_data), and load the saved posterior with it."
             )
         generated = [v.name for v in self.instance.derived[self.instance.num_transformed :] if v.name != LOG_LIKELIHOOD]
         if not generated:
             raise ModelError(
-                "The Stan program has nothing to predict with: add a generated quantities block, for example "
-                "generated quantities { vector[N] y_rep = ...; } with a function that ends in _rng."
+                "The Stan program makes no predictions: add a generated quantities block, for example generated "
+                "quantities { vector[N] y_rep = ...; } with a function that ends in _rng."
             )
         values = self._derived(theta, jax.random.bits(key, (2,), jnp.uint32))
         return {name: values[name] for name in generated}
@@ -148,7 +148,7 @@ class StanModel(AbstractMappedModel):
 
 
 def _on_half_lines(instance: Instance) -> tuple[bool, ...]:
-    """Find the parameters theta = lower + exp(x): a step of 1 in x moves them by exp(x) (e - 1)."""
+    """Find the parameters theta = lower + exp(x), for which a step of 1 in x changes theta by exp(x) (e - 1)."""
     base = np.random.default_rng(0).uniform(-1.0, 1.0, instance.dim)
     ends = np.cumsum(instance.sizes)
     rows = np.tile(base, (len(ends) + 1, 1))
@@ -157,7 +157,7 @@ def _on_half_lines(instance: Instance) -> tuple[bool, ...]:
     theta = instance.on_host(Operation.CONSTRAIN, rows, instance.num_theta)
     found = []
     for i, (variable, end, size) in enumerate(zip(instance.parameters, ends, instance.sizes, strict=True)):
-        # Sorted: x lists the components of an array in another order than theta.
+        # Sorted, because x and theta have different orders of the components of an array.
         moved = np.sort((theta[i + 1] - theta[0])[variable.places])
         expected = np.sort(np.exp(base[end - size : end]) * np.expm1(1.0))
         found.append(moved.shape == expected.shape and bool(np.allclose(moved, expected, rtol=1e-9, atol=0.0)))
@@ -165,13 +165,13 @@ def _on_half_lines(instance: Instance) -> tuple[bool, ...]:
 
 
 def _check_density(instance: Instance) -> None:
-    """Try the density at some points, so that a program which always fails says why."""
+    """Evaluate the density at some points; raise an error with Stan's message if all of them fail."""
     points = shrinking_points(np.random.default_rng(1), instance.dim)
     for rows in (points[:NUM_PROBES], points[NUM_PROBES:]):
         if np.isfinite(instance.on_host(Operation.VALUE, rows, 1)).any():
             return
-    said = instance.engine.message(instance.handle)
-    reason = f"Stan says:\n{said}" if said else "It is zero or not a number at all of them."
+    message = instance.engine.message(instance.handle)
+    reason = f"Stan reports:\n{message}" if message else "It is zero or not a number at all of them."
     raise ModelError(
         f"The density of the Stan program cannot be evaluated at any of {len(points)} points, uniform on "
         f"(-{RADIUS:g}, {RADIUS:g}) and closer to zero, on the unconstrained scale. {reason}\nCheck that every "

@@ -1,4 +1,4 @@
-"""Named arrays out of Stan's flat output, whatever its order."""
+"""Conversion of Stan's flat output to named arrays."""
 
 import re
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ import numpy as np
 
 from bernflow.errors import ModelError
 
-# One step from a variable to a component of it: an index, a slot of a tuple, or a part of a complex number.
+# One part of the name of a component: an index, a slot of a tuple, or a part of a complex number.
 _STEP = re.compile(r"([.:])([^.:]+)")
 _PARTS = {"real": 1, "imag": 2}
 
@@ -18,9 +18,9 @@ class Variable:
     """One variable of a program.
 
     Attributes:
-        name: its name; the slots of a tuple count as variables `name:1`, `name:2`.
-        shape: its shape; a complex variable has its real and imaginary parts along a last axis of 2.
-        places: where its components, in C order, lie in the flat output.
+        name: its name; the slots of a tuple are variables `name:1`, `name:2`.
+        shape: its shape; the last axis of a complex variable contains the real and imaginary parts.
+        places: the indices of its components, in C order, in the flat output.
     """
 
     name: str
@@ -29,14 +29,14 @@ class Variable:
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether the flat output holds the components in C order, one after the other."""
+        """Whether the components are contiguous and in C order in the flat output."""
         return bool(np.all(np.diff(self.places) == 1))
 
 
 def group(names: Sequence[str]) -> list[Variable]:
-    """Gather the components of every variable from Stan's names, such as `b.2.1` of a matrix.
+    """Group the components by variable, from Stan's names such as `b.2.1` of a matrix.
 
-    Stan writes matrices column by column and arrays row by row; the indices in the names say what is where.
+    Stan writes matrices in column-major and arrays in row-major order; the indices are part of the names.
 
     Example:
         >>> [(v.name, v.shape, v.places.tolist()) for v in group(["a", "b.1.1", "b.2.1", "b.1.2", "b.2.2"])]
@@ -55,7 +55,7 @@ def sizes(names: Sequence[str]) -> dict[str, int]:
     """Count the components of every variable.
 
     Raises:
-        ModelError: if those of one do not lie side by side, as in an array of tuples.
+        ModelError: if the components of a variable are not contiguous, as in an array of tuples.
     """
     bases = [_parse(name)[0] for name in names]
     starts = [i for i, base in enumerate(bases) if i == 0 or base != bases[i - 1]]
@@ -63,8 +63,8 @@ def sizes(names: Sequence[str]) -> dict[str, int]:
     twice = sorted({base for base in ordered if ordered.count(base) > 1})
     if twice:
         raise ModelError(
-            f"The components of {', '.join(map(repr, twice))} do not lie side by side, as those of an array of tuples: "
-            "declare one array per slot of the tuple in the parameters block."
+            f"The components of {', '.join(map(repr, twice))} are not contiguous, as in an array of tuples: declare "
+            "one array per slot of the tuple in the parameters block."
         )
     return {base: bases.count(base) for base in ordered}
 

@@ -1,16 +1,16 @@
-"""Points at which a density is tried, as Stan chooses its initial values."""
+"""Points to test a density, chosen like Stan's initial values."""
 
 import numpy as np
 from jaxtyping import Float
 
 RADIUS = 2.0
 NUM_HALVINGS = 4
-# Stan gives up after so many points, too.
+# The same number as in Stan.
 NUM_TRIES = 100
 
 
 def shrinking_points(rng: np.random.Generator, dim: int, num: int = NUM_TRIES) -> Float[np.ndarray, "num p"]:
-    """Return points uniform on (-2, 2), then on ranges of half the width, ..., and the origin last.
+    """Return points that are uniform on (-2, 2), then on ranges of decreasing width, and the origin last.
 
     Densities that overflow far from zero, such as those of differential equations, are often finite near it.
 

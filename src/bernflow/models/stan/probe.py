@@ -1,7 +1,6 @@
-"""The C interface of a compiled Stan program, and a script that tries a program in a process of its own.
+"""The C interface of a compiled Stan program, and a script that tests a program in a separate process.
 
-`trial.py` runs this file without the packages of the user. It imports the standard library only, so that it starts in
-a few hundredths of a second.
+`trial.py` runs this file in isolated mode. It imports only the standard library, so that it starts quickly.
 """
 
 import contextlib
@@ -12,9 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 GRADIENT = 1  # as in shim.cpp
-# What the script is about to do, in this order, printed before it does it.
+# The stages of the script, printed before each begins.
 LOAD, RAISE, READ_DATA, EVALUATE, DONE = STAGES = ("load", "raise", "read data", "evaluate", "done")
-POINT = 0.1  # not 0, where some densities have no gradient
+POINT = 0.1  # some densities have no gradient at 0
 
 
 def declare(c: Any) -> None:
@@ -34,17 +33,17 @@ def declare(c: Any) -> None:
 
 
 def main(path: str, seed: str, *runtimes: str) -> None:
-    """Load a library, let Stan raise errors, and evaluate the gradient; data come from the standard input.
+    """Load a library, make Stan throw exceptions, and evaluate the gradient; data are read from standard input.
 
     Args:
         path: the library.
         seed: seed of the transformed data block.
-        runtimes: C++ runtimes to load first, as they are in the process of the user.
+        runtimes: C++ runtimes to load first, as in the process of the user.
     """
     _write_no_core()
     _report(LOAD)
     for runtime in runtimes:
-        with contextlib.suppress(OSError):  # replaced on disk since it was loaded there
+        with contextlib.suppress(OSError):  # replaced on disk since it was loaded
             ctypes.CDLL(runtime)
     try:
         c = ctypes.CDLL(path)
@@ -52,17 +51,17 @@ def main(path: str, seed: str, *runtimes: str) -> None:
         sys.exit(str(error))
     declare(c)
     _report(RAISE)
-    _new(c, b"{", 0)  # not JSON: raises in every program, whatever its data
+    _new(c, b"{", 0)  # not JSON: throws in every program
     _report(READ_DATA)
     handle = _new(c, sys.stdin.buffer.read(), int(seed))
     if handle:
         _report(RAISE)
         dim = ctypes.string_at(c.bernflow_names(handle, 3)).count(b"\n")
-        _gradient(c, handle, [], dim)  # raises: no parameter can be read
-        # From here on the time may be the program's own.
+        _gradient(c, handle, [], dim)  # throws: no parameter can be read
+        # A timeout from here on may be due to the program itself.
         _report(EVALUATE)
         _gradient(c, handle, [POINT] * dim, dim)
-        _gradient(c, handle, [math.nan] * dim, dim)  # raises in most programs, with a number in the message
+        _gradient(c, handle, [math.nan] * dim, dim)  # throws in most programs, with a number in the message
     _report(DONE)
 
 

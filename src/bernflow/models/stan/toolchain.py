@@ -1,4 +1,4 @@
-"""What turns a Stan program into a library: stanc and the headers of httpstan, and a C++ compiler."""
+"""The tools to compile Stan programs: stanc and the headers of httpstan, and a C++ compiler."""
 
 import dataclasses
 import functools
@@ -16,26 +16,26 @@ from bernflow.errors import BernflowError
 
 COMPILERS = ("g++", "clang++", "c++")
 DEFINES = ("BOOST_DISABLE_ASSERTS", "BOOST_PHOENIX_NO_VARIADIC_EXPRESSION", "STAN_THREADS", "_REENTRANT")
-# The shared files of the C++ runtime. TBB brings them into the process in any case; programs with a second, statically
-# linked copy have crashed as soon as Stan threw an exception.
+# The shared libraries of the C++ runtime. TBB loads them in any case; programs with a second, statically linked copy
+# crashed when Stan threw an exception.
 RUNTIME = ("libstdc++.so.6", "libgcc_s.so.1")
 LIBRARIES = ("sundials_cvodes", "sundials_idas", "sundials_kinsol", "sundials_nvecserial", "tbb")
-# Nothing for one kind of processor: a home folder may be shared between machines.
+# No flags for specific processors, because a home folder may be shared between machines.
 FLAGS = ("-O3", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-w")
 NO_HTTPSTAN = 'Stan programs need httpstan, which is not installed: run pip install "bernflow[stan]".'
 
 
 @dataclass(frozen=True)
 class Toolchain:
-    """Where everything is, and how the compiler is called.
+    """Paths of the tools and the command of the compiler.
 
     Attributes:
         stanc: the translator from Stan to C++.
         root: the folder of httpstan with `include` and `lib`.
         compiler: the command of the C++ compiler.
-        is_gcc: whether it is GCC, whose flags and precompiled headers are its own.
-        version: the first line of what the compiler says of its version.
-        identity: a text that changes with everything that the code of a program depends on, but for the program.
+        is_gcc: whether it is GCC, which has its own flags and precompiled headers.
+        version: the first line of the output of `--version`.
+        identity: a string that identifies everything that the compiled code depends on, except for the program.
     """
 
     stanc: Path
@@ -47,25 +47,25 @@ class Toolchain:
 
     @property
     def name(self) -> str:
-        """What a user calls the compiler."""
+        """The name of the compiler."""
         return Path(self.compiler[0]).name
 
     @property
     def command(self) -> str:
-        """The command of the compiler, as the environment variable CXX takes it."""
+        """The command of the compiler, in the format of the environment variable CXX."""
         return shlex.join(self.compiler)
 
     def compile_flags(self) -> list[str]:
-        """Return the flags that every file is compiled with."""
+        """Return the flags for all compilations."""
         defines = [f"-D{name}" for name in DEFINES]
         if platform.system() == "Linux":
-            defines.append("-D_GLIBCXX_USE_CXX11_ABI=0")  # as the libraries that come with httpstan
-        # Two programs in one process must not share the static variables of their copies of Stan.
+            defines.append("-D_GLIBCXX_USE_CXX11_ABI=0")  # the ABI of the libraries of httpstan
+        # Programs in one process must not share the static variables of their copies of Stan.
         extra = ["-fno-gnu-unique"] if self.is_gcc else []
         return [*FLAGS, *extra, *defines, f"-I{self.root / 'include'}"]
 
     def link_flags(self) -> list[str]:
-        """Return the libraries to link to, and where they are found when the result is loaded."""
+        """Return the libraries to link, and their run-time search path."""
         folder = self.root / "lib"
         libraries = [f"-l{name}" for name in LIBRARIES]
         return [f"-L{folder}", *libraries, *self._shared_runtime(), f"-Wl,-rpath,{folder}"]
@@ -73,8 +73,8 @@ class Toolchain:
     def _shared_runtime(self) -> list[str]:
         """Return the files of the shared C++ runtime if the compiler uses libstdc++ (not libc++).
 
-        They are given by path and precede what the compiler adds itself: `-lstdc++` may find only a static library, and
-        -static-libgcc in CXX takes precedence over -shared-libgcc.
+        They are given by path, before the libraries that the compiler adds: `-lstdc++` may find only a static library,
+        and -static-libgcc in CXX overrides -shared-libgcc.
         """
         if platform.system() != "Linux":
             return []
@@ -84,7 +84,7 @@ class Toolchain:
         return [file for file in files if os.path.isabs(file) and os.path.exists(file)]
 
     def _ask(self, *arguments: str) -> str:
-        """Return what the compiler prints, or nothing if it fails."""
+        """Return the output of the compiler, or an empty string if it fails."""
         try:
             return subprocess.run([*self.compiler, *arguments], capture_output=True, text=True, timeout=60).stdout
         except (OSError, subprocess.SubprocessError):
@@ -106,7 +106,7 @@ def find_stanc() -> Path:
 
 
 def _find_httpstan() -> Path:
-    # Not imported: its modules start a web framework.
+    # Do not import it, because its modules start a web framework.
     spec = importlib.util.find_spec("httpstan")
     if spec is None or not spec.submodule_search_locations:
         raise BernflowError(NO_HTTPSTAN)
@@ -130,9 +130,9 @@ def find_compiler() -> tuple[str, ...]:
         found = shutil.which(wanted[0])
         if found is None:
             raise BernflowError(
-                f"The C++ compiler {wanted[0]!r} of the environment variable CXX is not found: correct or unset it."
+                f"The C++ compiler {wanted[0]!r} in the environment variable CXX is not found: correct or unset it."
             )
-        # It is run in another folder.
+        # An absolute path, because it is run in another folder.
         return (os.path.abspath(found) if os.path.dirname(wanted[0]) else wanted[0], *wanted[1:])
     found = next((name for name in COMPILERS if shutil.which(name)), None)
     if found is None:

@@ -1,4 +1,4 @@
-"""Try a freshly built library in a process of its own, so that a crash is an error and not the end of the user's."""
+"""Test of a new library in a separate process, so that a crash does not end the user's process."""
 
 import re
 import signal
@@ -10,14 +10,14 @@ from bernflow.errors import BernflowError
 from bernflow.models.stan import probe
 from bernflow.models.stan.toolchain import Toolchain
 
-SECONDS = 30
+TIMEOUT = 30
 DOING = {
     probe.LOAD: "while it was loaded",
     probe.RAISE: "when Stan raised an error",
     probe.READ_DATA: "while it read the data",
     probe.EVALUATE: "while it evaluated the density",
 }
-# Other signals, such as the SIGKILL of a system that runs out of memory, do not come from the library.
+# Other signals, such as SIGKILL when memory is exhausted, are not caused by the library.
 CRASHES = {"SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP"}
 REMEDY = (
     "The usual cause is a C++ runtime that was linked statically into the library or does not match the compiler. Set "
@@ -28,14 +28,14 @@ REMEDY = (
 
 
 def try_library(path: Path, toolchain: Toolchain, data: str, seed: int) -> None:
-    """Load a library in a child process, let it raise errors, and evaluate its density and gradient once.
+    """Load a library in a child process, make it throw exceptions, and evaluate its density and gradient once.
 
-    If the child cannot be started, or takes long over the data or the density, the library is accepted.
+    If the child cannot be started, or takes long to process the data or the density, the library is accepted.
 
     Args:
         path: the library.
-        toolchain: what it was built with, for messages.
-        data: the data of the user as JSON; the library may refuse them.
+        toolchain: the tools that built it, for messages.
+        data: the user's data as JSON; the library may reject them.
         seed: seed of the transformed data block.
 
     Raises:
@@ -45,7 +45,7 @@ def try_library(path: Path, toolchain: Toolchain, data: str, seed: int) -> None:
         return
     command = [sys.executable, "-I", "-S", probe.__file__, str(path), str(seed), *_loaded_runtimes()]
     try:
-        run = subprocess.run(command, input=data.encode(), capture_output=True, timeout=SECONDS, cwd=path.parent)
+        run = subprocess.run(command, input=data.encode(), capture_output=True, timeout=TIMEOUT, cwd=path.parent)
         status, out, err = run.returncode, run.stdout, run.stderr
     except subprocess.TimeoutExpired as late:
         status, out, err = None, late.stdout or b"", late.stderr or b""
@@ -57,18 +57,18 @@ def try_library(path: Path, toolchain: Toolchain, data: str, seed: int) -> None:
     problem = _find_problem(status, stages[-1])
     if problem is None:
         return
-    said = err.decode(errors="replace").strip()[-1000:]
+    message = err.decode(errors="replace").strip()[-1000:]
     raise BernflowError(
         f"The library of the Stan program, built with {toolchain.version} (CXX={toolchain.command!r}), {problem}"
-        f"{': ' + said if said else '.'}\nIt was tried in a separate process and is not kept. {REMEDY}"
+        f"{': ' + message if message else '.'}\nIt was tested in a separate process and is not cached. {REMEDY}"
     )
 
 
 def _find_problem(status: int | None, stage: str) -> str | None:
-    """Say how a trial failed that ended at a stage; None if the library is not to blame."""
-    if status is None:  # out of time
+    """Describe how the test failed at a stage; None if the library is not the cause."""
+    if status is None:  # timeout
         slow = stage in (probe.READ_DATA, probe.EVALUATE)
-        return None if slow else f"did not return within {SECONDS} seconds {DOING[stage]}"
+        return None if slow else f"did not return within {TIMEOUT} seconds {DOING[stage]}"
     if status < 0:
         name = _signal_name(-status)
         return f"crashed {DOING[stage]} ({name})" if name in CRASHES else None
@@ -83,7 +83,7 @@ def _signal_name(number: int) -> str:
 
 
 def _loaded_runtimes() -> list[str]:
-    """Return the C++ runtimes in this process (on Linux): which one a library meets depends on what is loaded first."""
+    """Return the C++ runtimes in this process (on Linux): a library uses the one that was loaded first."""
     try:
         maps = Path("/proc/self/maps").read_text()
     except OSError:

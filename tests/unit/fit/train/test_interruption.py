@@ -58,7 +58,9 @@ def test_an_interrupted_fit_returns_what_it_has(interrupt_after, gaussian_model,
     assert posterior.history["step"][-1] == CHUNK
     # Trained, not only begun: judged like any other fit.
     assert posterior.diagnostics.verdict == "good"
-    assert posterior.diagnostics.status.endswith(f"Interrupted after {CHUNK} steps: post.refine() trains on.")
+    assert posterior.diagnostics.status.endswith(
+        f"Interrupted after {CHUNK} steps; post.refine() continues the training."
+    )
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
     more = posterior.refine(steps=10, progress=False)
@@ -97,14 +99,14 @@ def test_a_second_interruption_stops_at_once(interrupt_after, gaussian_model, mo
 
 
 def test_an_interruption_while_judging_is_told_too(gaussian_model, monkeypatch):
-    judge, presses = judging.judge, [press]
+    judge, presses = judging.judge_weights, [press]
 
     def slow(*args, **kwargs):
         while presses:  # once, however often the weights are judged
             presses.pop()()
         return judge(*args, **kwargs)
 
-    monkeypatch.setattr(judging, "judge", slow)
+    monkeypatch.setattr(judging, "judge_weights", slow)
     with pytest.warns(UserWarning, match=INTERRUPTED.format(10)):
         posterior = fit(gaussian_model, 10)
     assert posterior.settings["interrupted"] is True

@@ -11,7 +11,7 @@ import pytest
 
 import bernflow as bf
 from bernflow.errors import ArgumentError, ModelError
-from bernflow.models.stan import bridge, differences
+from bernflow.models.stan import bridge
 from bernflow.precision import use_precision
 from bernflow.preflight import starting_points, usable_starts
 from bernflow.target import Target
@@ -129,7 +129,7 @@ def test_derived_quantities_are_a_pure_function(model):
         assert first["y_rep"] == model.predict(jax.random.key(0), theta)["y_rep"]
         assert model.log_likelihood(theta) == {}
     assert model.observed() == {}
-    with pytest.raises(ModelError, match=r"for its own data: make a model with bf.from_stan\(program, data=new_data\)"):
+    with pytest.raises(ModelError, match=r"for new data, make a model with bf.from_stan\(program, data=new_data\)"):
         model.predict(jax.random.key(0), theta, Y)
 
 
@@ -174,7 +174,7 @@ def test_a_freed_model_is_missed_and_not_taken_for_another(model):
     del other
     gc.collect()
     orphan = eqx.tree_at(lambda m: m.handle, model, handle)
-    with pytest.raises(Exception, match="Stan model was freed, because its Python object is gone"):
+    with pytest.raises(Exception, match="Stan model was freed together with its Python object"):
         np.asarray(eqx.filter_jit(lambda m, x: m.log_density_on_reals(x))(orphan, jnp.asarray(X)))
 
 
@@ -226,4 +226,4 @@ def test_steps_follow_the_units(unit):
 
     x = np.array([0.7, -1.3]) * unit
     expected = -0.5 / np.cosh(x / (2 * unit)) ** 2 / unit**2
-    np.testing.assert_allclose(np.diagonal(differences.hessian(gradient, x)), expected, rtol=1e-8)
+    np.testing.assert_allclose(np.diagonal(bridge.difference_hessian(gradient, x)), expected, rtol=1e-8)

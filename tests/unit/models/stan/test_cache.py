@@ -42,12 +42,12 @@ def test_a_folder_that_others_can_write_to_is_not_used(mode, chosen):
     chosen.mkdir(parents=True)
     chosen.chmod(mode)
     with pytest.warns(
-        UserWarning, match=rf"not kept in .*, because others can write to it \(mode {mode:o}\).*temporary"
+        UserWarning, match=rf"not cached in .*, because others can write to it \(mode {mode:o}\).*temporary"
     ):
         folder = cache_folder()
     assert folder != chosen
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    with pytest.warns(UserWarning, match="not kept"):
+    with pytest.warns(UserWarning, match="not cached"):
         assert cache_folder() == folder  # one per process
 
 
@@ -105,7 +105,7 @@ def test_where_there_are_no_owners(chosen, monkeypatch):
 
 def test_nor_one_that_cannot_be_made(chosen):
     chosen.parent.write_text("a file")
-    with pytest.warns(UserWarning, match="because it cannot be made"):
+    with pytest.warns(UserWarning, match="because it cannot be created"):
         assert cache_folder() != chosen
 
 
@@ -116,7 +116,7 @@ def test_nor_one_in_a_home_that_nobody_knows(chosen, monkeypatch):
     monkeypatch.delenv(cache.VARIABLE)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(cache.Path, "home", home)
-    with pytest.warns(UserWarning, match=r"because it cannot be made \(Could not determine home"):
+    with pytest.warns(UserWarning, match=r"because it cannot be created \(Could not determine home"):
         assert cache_folder().is_dir()
 
 

@@ -68,7 +68,7 @@ def test_only_arrays_of_numbers_are_handed_on():
         ([1, 2], "data is a list: expected a dict by name of variable, or the path of a JSON file"),
         ({1: 2}, "data has the key 1: expected names"),
         ({"x": None}, r"data\['x'\] is a NoneType with dtype object: expected numbers"),
-        ({"x": ["a"]}, r"data\['x'\] holds the text 'a': expected numbers"),
+        ({"x": ["a"]}, r"data\['x'\] contains the string 'a': expected numbers"),
         ({"x": np.array(["a"])}, r"data\['x'\] is a ndarray with dtype <U1: expected numbers"),
         (
             {"x": np.ma.masked_array([1.0, 2.0], [True, False])},
@@ -85,9 +85,9 @@ def test_refused(data, match):
     ("content", "match"),
     [
         (b'{"N": 4,\n "y": [1, }', r"data.json' is not JSON \(.*line 2.*\): expected an object of variables"),
-        (b"[1, 2]", "data.json' holds a list: expected an object of variables"),
+        (b"[1, 2]", "data.json' contains a list: expected an object of variables"),
         (b"\xff\xfe", r"data.json' cannot be read \(.*utf-8"),
-        (b'{"x": "many"}', r"data.json: data\['x'\] holds the text 'many'"),
+        (b'{"x": "many"}', r"data.json: data\['x'\] contains the string 'many'"),
     ],
 )
 def test_unreadable_files(content, match, tmp_path):

@@ -47,5 +47,5 @@ def test_complex_numbers_get_an_axis_and_tuples_a_name_per_slot():
 def test_sizes_and_arrays_of_tuples():
     assert sizes(["a", "b.1", "b.2", "t:1", "t:2.1"]) == {"a": 1, "b": 2, "t:1": 1, "t:2": 1}
     assert sizes([]) == {}
-    with pytest.raises(ModelError, match=r"components of 'p:1', 'p:2' do not lie side by side.*declare one array"):
+    with pytest.raises(ModelError, match=r"components of 'p:1', 'p:2' are not contiguous.*declare one array"):
         sizes(["p.1:1", "p.1:2", "p.2:1", "p.2:2"])

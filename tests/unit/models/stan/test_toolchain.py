@@ -50,7 +50,7 @@ def test_cxx_is_obeyed(monkeypatch, tmp_path):
     monkeypatch.setenv("CXX", f"{fake_compiler(tmp_path, 'clang version 20')} -stdlib=libc++")
     assert find_compiler() == (str(tmp_path / "cc"), "-stdlib=libc++")
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(BernflowError, match="'no-such-compiler' of the environment variable CXX is not found"):
+    with pytest.raises(BernflowError, match="'no-such-compiler' in the environment variable CXX is not found"):
         find_compiler()
 
 

@@ -112,7 +112,7 @@ def test_a_large_data_set_and_a_crash_before_it_is_read(library, fault):
 
 @needs_compiler
 def test_an_error_that_never_returns_is_refused_but_a_slow_program_is_not(library, fault, monkeypatch):
-    monkeypatch.setattr(trial, "SECONDS", 1)
+    monkeypatch.setattr(trial, "TIMEOUT", 1)
     fault("hang", "no parameters")
     with pytest.raises(BernflowError, match="did not return within 1 seconds when Stan raised an error"):
         try_library(library, TOOLCHAIN, "{}", 7)

@@ -17,10 +17,13 @@ from jaxtyping import Array, Bool, Float, Key
 from threadpoolctl import threadpool_limits
 
 from bernflow.diagnostics.elsewhere import Found, nothing
-from bernflow.fit.checks import Checks
+from bernflow.fit.checks.effort import Checks
+from bernflow.fit.checks.evidence import Evidence, Subject, frame, sight
 from bernflow.fit.work import work
 from bernflow.keys import generator, nth
 from bernflow.posterior import sampling
+from bernflow.precision import use_precision
+from bernflow.preflight import prior_draws
 from bernflow.target import Target
 
 # The proposal is as wide as the fit times the first and the prior times the second together; its tails are those of a
@@ -46,9 +49,42 @@ INNER = 0.9
 # Blocks are bounded by memory in very many dimensions; with fewer particles a run tells nothing.
 MIN_PARTICLES = 500
 
+# Draws of the prior behind the proposal, in batches where no start has a size of its own.
+NUM_PRIOR, BATCH = 128, 8
+# Of the same mass, found by heated draws or paths and by a tempered run, the former are more exact.
+MUCH_MORE = 1.5
+
 Random = np.random.Generator
 # Particles, their log g, and their log p - log g.
 State = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+class TemperedRun:
+    """Where do particles end that come from far around the fit, and do not know it?"""
+
+    def applies(self, subject: Subject, evidence: Evidence) -> bool:
+        """Fits whose surroundings are looked at, if the density is cheap."""
+        return evidence.points is not None and is_affordable(subject.target, subject.settings.checks)
+
+    def run(self, subject: Subject, evidence: Evidence) -> Evidence:
+        """Run particles from the prior; thorough checks do so from far around the fit, too."""
+        key, target, checks = subject.search_keys[4], subject.target, subject.settings.checks
+        batch = BATCH if subject.probes is None else len(subject.probes.loc)
+        with use_precision(subject.settings.precision):
+            prior = prior_draws(target, nth(key, 0), batch, NUM_PRIOR // batch)
+        runs = [
+            run_tempered(target, subject.draws, drawn, checks.moves, nth(key, i + 1))
+            for i, drawn in enumerate([prior, None][: checks.runs])
+        ]
+        arrived = [run for run in runs if run is not None]
+        if not arrived:
+            return evidence
+        found = max((run.found(subject.alone.log_evidence) for run in arrived), key=lambda each: each.share)
+        kind = "a tempered run" if len(arrived) == 1 else f"{len(arrived)} tempered runs"
+        return evidence.replace(
+            looked=(*evidence.looked, f"{kind} of {len(arrived[0].points):,} particles"),
+            sightings=(*evidence.sightings, sight(found, subject, modes=True, times=MUCH_MORE)),
+        )
 
 
 class Tempered(NamedTuple):
@@ -103,7 +139,7 @@ def run_tempered(
     draws = draws[np.isfinite(draws).all(1)]
     if len(draws) < 2 * target.dim + MIN_PARTICLES:
         return None
-    center, factor = _frame(draws)
+    center, factor = frame(draws)
     if factor is None:
         return None
     random = generator(nth(key, 0))
@@ -244,17 +280,8 @@ def _accept(
 
 def _around(u: Float[np.ndarray, "n p"]) -> tuple[np.ndarray, np.ndarray] | None:
     """Return center and factor of the normal distribution of particles; None where it has no density."""
-    center, factor = _frame(u)
+    center, factor = frame(u)
     return None if factor is None else (center, factor)
-
-
-def _frame(draws: Float[np.ndarray, "s p"]) -> tuple[Float[np.ndarray, " p"], Float[np.ndarray, "p p"] | None]:
-    """Return center and triangular factor of a fit."""
-    center = np.mean(draws, 0)
-    upper = np.linalg.qr((draws - center) / math.sqrt(len(draws)), mode="r")
-    factor = (np.where(np.diagonal(upper) < 0.0, -1.0, 1.0)[:, None] * upper).T
-    usable = np.isfinite(factor).all() and bool(np.all(np.diagonal(factor) > 0.0))
-    return center, factor if usable else None
 
 
 def _wide_factor(center: np.ndarray, factor: np.ndarray, prior: np.ndarray | None) -> Float[np.ndarray, "p p"]:

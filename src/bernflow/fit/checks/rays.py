@@ -18,9 +18,9 @@ from jaxtyping import Array, Float, Key
 from threadpoolctl import threadpool_limits
 
 from bernflow.diagnostics.properness import LOWEST_PLATEAU, NUM_LAST_STEPS, NUM_STEPS, endless_until
-from bernflow.fit.flat import ridge
+from bernflow.fit.checks.evidence import Endless, Evidence, Subject
+from bernflow.fit.checks.flat import ridge
 from bernflow.fit.modes import COVERED
-from bernflow.fit.ridges import endless_scales
 from bernflow.fit.start import Gaussian
 from bernflow.flows.base import LOG_2PI, AbstractDistribution, AbstractFlow
 from bernflow.flows.factors import as_factor, is_dense, unit_factor
@@ -32,7 +32,7 @@ from bernflow.target import Target
 # Radii in units of the noise: 4 to 2e7.
 RADII = 4.0 * 3.0 ** np.arange(15)
 LOG_RADII = np.log(RADII)
-# Rays are followed further from the radii of the first group only where something is left of the mass: densities such
+# Bundle are followed further from the radii of the first group only where something is left of the mass: densities such
 # as the solution of a differential equation may take for ever far away.
 NUM_NEAR = 2
 NUM_NOISE = 4
@@ -55,8 +55,30 @@ LEAST_MOVE = 0.1
 MAX_NAMES = 4
 
 
-class Rays(NamedTuple):
-    """Rays z = rest + t step; each is a sum over several of them.
+class Rays:
+    """Does the density decay along straight rays out of the fit?"""
+
+    def applies(self, subject: Subject, evidence: Evidence) -> bool:
+        """Always."""
+        return True
+
+    def run(self, subject: Subject, evidence: Evidence) -> Evidence:
+        """Follow the density along rays."""
+        endless = find_endless(
+            subject.distribution,
+            subject.target,
+            subject.draws,
+            subject.log_weights,
+            subject.ray_key,
+            None if subject.probes is None else subject.probes.at(0),
+            ran_away=evidence.lost is not None,
+            mass_ends=evidence.mass_ends,
+        )
+        return evidence.replace(endless=endless)
+
+
+class Bundle(NamedTuple):
+    """Bundle z = rest + t step; each is a sum over several of them.
 
     Attributes:
         rest: coordinates that stay, (rays, noise, p).
@@ -70,16 +92,9 @@ class Rays(NamedTuple):
     power: Float[np.ndarray, " r"]
     log_factor: Float[np.ndarray, " r"]
 
-    def at(self, chosen: np.ndarray) -> "Rays":
+    def at(self, chosen: np.ndarray) -> "Bundle":
         """Return some of the rays."""
-        return Rays(*(field[chosen] for field in self))
-
-
-class Endless(NamedTuple):
-    """Parameters along which the density does not fall, and up to how many standard deviations of the fit."""
-
-    parameters: str
-    until: float
+        return Bundle(*(field[chosen] for field in self))
 
 
 # Maps noise z and the resting part of it to x and log |dx/dz| - log f(rest).
@@ -94,7 +109,6 @@ def find_endless(
     draws: Float[np.ndarray, "s p"],
     log_weights: Float[np.ndarray, " s"],
     key: Key[Array, ""],
-    thorough: bool = False,
     start: Gaussian | None = None,
     ran_away: bool = False,
     mass_ends: bool = False,
@@ -107,18 +121,14 @@ def find_endless(
         draws: draws of the fit.
         log_weights: log p - log q at these draws, and maybe at others after them.
         key: makes the noise.
-        thorough: look along curved rays, too, which takes a compilation.
         start: the Gaussian that the fit began with. It comes from exact second derivatives, so that its rays stay on a
             ridge for longer.
         ran_away: whether the fit is known to be where numbers are no longer resolved.
         mass_ends: whether mass was found farther out than the fit that comes to an end there. It rises along rays, too.
     """
-    log_weights = log_weights[: len(draws)]
-    usable = np.isfinite(draws).all(1) & np.isfinite(log_weights)
-    core = _core(draws[usable])
-    log_evidence = np.logaddexp.reduce(log_weights[usable]) - np.log(len(log_weights)) if len(core) else 0.0
+    core, log_evidence, share = bulk_of(draws, log_weights)
     reach, furthest = np.zeros(target.dim), 0.0
-    ran_away |= bool(np.mean(usable) < MIN_USABLE)
+    ran_away |= share < MIN_USABLE
     for noise, push, is_of_fit, stretch in _maps(distribution, core, ran_away, start, key):
         rays = _make_rays(noise, stretch)
         whole = distribution if is_of_fit and isinstance(distribution, Mixture) else None
@@ -136,16 +146,23 @@ def find_endless(
         furthest = float(np.max(until[:-1]))  # the last ray moves all parameters
         for ray in np.flatnonzero(until[:-1]):
             reach = np.maximum(reach, _reach(push, rays, int(ray), core))
-    if furthest == 0.0 and thorough and len(core):
-        until = endless_scales(target, np.median(core, 0), log_evidence, key)
-        furthest = float(np.max(until, initial=0.0))
-        reach[: len(until)] = until > 0.0
-    return Endless(_names(target.layout.labels(), reach), furthest) if furthest > 0.0 else None
+    return Endless(names_of(target.layout.labels(), reach), furthest) if furthest > 0.0 else None
+
+
+def bulk_of(
+    draws: Float[np.ndarray, "s p"], log_weights: Float[np.ndarray, " s"]
+) -> tuple[Float[np.ndarray, "n p"], float, float]:
+    """Return the draws that tell where a fit is, the log of its mass, and the share of draws with a density."""
+    log_weights = log_weights[: len(draws)]
+    usable = np.isfinite(draws).all(1) & np.isfinite(log_weights)
+    core = _core(draws[usable])
+    log_evidence = np.logaddexp.reduce(log_weights[usable]) - np.log(len(log_weights)) if len(core) else 0.0
+    return core, float(log_evidence), float(np.mean(usable))
 
 
 def _along_ridge(
     axes: Push, target: Target, log_evidence: float, key: Key[Array, ""]
-) -> tuple[Rays, Float[np.ndarray, " r"]]:
+) -> tuple[Bundle, Float[np.ndarray, " r"]]:
     """Follow the axes of the curvature on a very long ridge; return rays and how far they go."""
     noise = generator(key).standard_normal((NUM_NOISE, target.dim))
     rays = _make_rays(noise, np.ones(target.dim))
@@ -184,7 +201,7 @@ def _maps(
         yield np.asarray(sampling.noise_block(distribution, key))[:NUM_NOISE], push, True, ones
 
 
-def _make_rays(noise: Float[np.ndarray, "s p"], stretch: Float[np.ndarray, " p"]) -> Rays:
+def _make_rays(noise: Float[np.ndarray, "s p"], stretch: Float[np.ndarray, " p"]) -> Bundle:
     """Return both directions along every axis, whose unit is `stretch`, and one ray in all directions."""
     num, dim = noise.shape
     num_axes = MAX_AXES if is_dense(dim) else max(MIN_AXES, MAX_NUMBERS // dim)
@@ -199,7 +216,7 @@ def _make_rays(noise: Float[np.ndarray, "s p"], stretch: Float[np.ndarray, " p"]
     # f at the resting coordinates alone: what f(rest) counts for those at zero is taken out again, as if all noise were
     # normal; a constant does not matter here.
     at_zero = -0.5 * LOG_2PI
-    return Rays(
+    return Bundle(
         np.concatenate([rest, np.zeros((1, num, dim))]),
         np.concatenate([step, longest * sphere[None]]),
         np.append(np.ones(len(step)), float(dim)),
@@ -209,7 +226,7 @@ def _make_rays(noise: Float[np.ndarray, "s p"], stretch: Float[np.ndarray, " p"]
 
 def _until(
     push: Push,
-    rays: Rays,
+    rays: Bundle,
     target: Target,
     log_evidence: float | None,
     whole: Mixture | None = None,
@@ -237,7 +254,7 @@ def _until(
     return until
 
 
-def _is_flat(push: Push, rays: Rays, ray: int, until: float, core: Float[np.ndarray, "s p"]) -> bool:
+def _is_flat(push: Push, rays: Bundle, ray: int, until: float, core: Float[np.ndarray, "s p"]) -> bool:
     """Tell whether no parameter moves on the last steps of a ray up to a radius.
 
     A flow whose slope ends near zero maps very different noise to the same parameters, so that any density stays.
@@ -252,7 +269,7 @@ def _is_flat(push: Push, rays: Rays, ray: int, until: float, core: Float[np.ndar
 
 
 def _log_mass(
-    push: Push, rays: Rays, radii: np.ndarray, target: Target, covered_by: tuple[Mixture, float] | None = None
+    push: Push, rays: Bundle, radii: np.ndarray, target: Target, covered_by: tuple[Mixture, float] | None = None
 ) -> Float[np.ndarray, "r k"]:
     """Estimate log M at radii; -inf where no density is there, or where a fit with this log evidence covers it."""
     z = rays.rest[:, None] + radii[:, None, None] * rays.step[:, None]
@@ -338,7 +355,7 @@ def _axes(center: Float[np.ndarray, " p"], factor: Float[np.ndarray, "p p"]) -> 
     return push
 
 
-def _reach(push: Push, rays: Rays, ray: int, draws: Float[np.ndarray, "s p"]) -> Float[np.ndarray, " p"]:
+def _reach(push: Push, rays: Bundle, ray: int, draws: Float[np.ndarray, "s p"]) -> Float[np.ndarray, " p"]:
     """Return by how much a ray moves every parameter, in standard deviations of the draws, the most being 1."""
     rest, step = rays.rest[ray], rays.step[ray]
     near, far = (push(rest + t * step, rest)[0] for t in (0.0, RADII[0]))
@@ -348,6 +365,7 @@ def _reach(push: Push, rays: Rays, ray: int, draws: Float[np.ndarray, "s p"]) ->
     return moved / max(float(np.max(moved)), np.finfo(float).tiny)
 
 
-def _names(labels: list[str], reach: Float[np.ndarray, " p"]) -> str:
+def names_of(labels: list[str], reach: Float[np.ndarray, " p"]) -> str:
+    """Return the names of the parameters that a ray moves most."""
     chosen = [label for label, far in zip(labels, reach, strict=True) if far > 0.5]
     return ", ".join(chosen[:MAX_NAMES]) + (f" and {len(chosen) - MAX_NAMES} more" if len(chosen) > MAX_NAMES else "")

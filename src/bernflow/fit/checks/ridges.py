@@ -14,6 +14,8 @@ from jaxtyping import Array, Float, Int, Key
 
 from bernflow.compiled import filter_jit
 from bernflow.diagnostics.properness import endless_until
+from bernflow.fit.checks.evidence import Endless, Evidence, Subject
+from bernflow.fit.checks.rays import bulk_of, names_of
 from bernflow.flows.base import LOG_2PI
 from bernflow.keys import generator
 from bernflow.posterior.sampling import num_rows
@@ -25,9 +27,48 @@ RADII = 3.0 * 1.4 ** np.arange(15)
 NUM_NEWTON_STEPS = 6
 STEP_SIZES = (1.0, 0.25, 0.05, 0.0)
 NUM_NOISE = 8
+# After fewer steps a poor fit needs no other explanation.
+MIN_STEPS = 1000
+# Under a time limit, the least seconds for that explanation: most of them are spent compiling.
+SECONDS = 6.0
+# A scale whose logs spread over so many units, nine orders of magnitude, is followed at any verdict.
+WIDE_LOG_SCALE = 20.0
 # Up to so many dimensions, and so many rows of data times second derivatives.
 MAX_DIM = 16
 MAX_WORK = 2**28
+
+
+class CurvedRays:
+    """Does the density of a scale decay if the other parameters follow it?"""
+
+    def applies(self, subject: Subject, evidence: Evidence) -> bool:
+        """Poor fits, very wide scales and thorough checks, unless a straight ray has the answer."""
+        if evidence.endless is not None or not subject.deadline.allows_stage(SECONDS):
+            return False
+        if subject.settings.checks.thorough or _has_wide_scales(subject):
+            return True
+        return subject.steps >= MIN_STEPS and subject.judge(evidence).verdict == "poor"
+
+    def run(self, subject: Subject, evidence: Evidence) -> Evidence:
+        """Follow the scales."""
+        core, log_evidence, _ = bulk_of(subject.draws, subject.log_weights)
+        if not len(core):
+            return evidence
+        until = endless_scales(subject.target, np.median(core, 0), log_evidence, subject.ray_key)
+        if not until.any():
+            return evidence
+        reach = np.zeros(subject.target.dim)
+        reach[: len(until)] = until > 0.0
+        return evidence.replace(endless=Endless(names_of(subject.target.layout.labels(), reach), float(np.max(until))))
+
+
+def _has_wide_scales(subject: Subject) -> bool:
+    """Tell whether a scale is spread over so many orders of magnitude that its posterior may never end."""
+    logs = subject.draws[:, : subject.target.layout.num_scales]
+    if not logs.size:
+        return False
+    low, high = np.nanquantile(logs, (0.05, 0.95), axis=0)
+    return bool(np.any(high - low > WIDE_LOG_SCALE))
 
 
 def is_cheap(target: Target) -> bool:

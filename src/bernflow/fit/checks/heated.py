@@ -15,14 +15,26 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
-from bernflow.diagnostics.elsewhere import Found, nothing
+from bernflow.diagnostics.elsewhere import Found, joined
+from bernflow.fit.checks.evidence import Evidence, Subject, sight
 from bernflow.fit.modes import COVERED
 from bernflow.flows.base import LOG_2PI, AbstractDistribution, AbstractFlow
+from bernflow.flows.factors import is_dense
 from bernflow.flows.mixture import Mixture
 from bernflow.keys import generator, nth
 from bernflow.posterior import sampling
 from bernflow.target import AbstractLayout, Target
 
+# Heated draws, as a share of those of the verdict, at most; in very many dimensions those that have so many coordinates
+# together, and no fewer than these.
+SHARE_HEATED, MAX_HEATED = 0.2, 4000
+MAX_NUMBERS, MIN_HEATED = 2_000_000, 100
+# What is found is confirmed by so many times as many draws.
+CONFIRM = 3
+# A poor fit that is right where it looks may miss mass that a mixture would hold; with a lower ESS it is wrong there.
+LEAST_ESS = 0.5
+# Under a time limit, the least share of it for a look elsewhere.
+SEARCH_SHARE = 0.03
 # Heated coordinates are so many times as far out as usual, between the first two for most of the draws, between the
 # last two for a share of them.
 LEAST_HEAT, USUAL_HEAT, MOST_HEAT = 1.0, 100.0, 1e4
@@ -38,19 +50,49 @@ MIN_DRAWS_OF_SET = 16
 MAX_PARTS = 4
 
 
+class HeatedDraws:
+    """Is there mass around the fit, at any distance?"""
+
+    def applies(self, subject: Subject, evidence: Evidence) -> bool:
+        """Fits that are right where their draws are, while there is time."""
+        is_right = subject.alone.verdict != "poor" or subject.alone.ess_fraction >= LEAST_ESS
+        return evidence.lost is None and is_right and subject.deadline.has_left(SEARCH_SHARE)
+
+    def run(self, subject: Subject, evidence: Evidence) -> Evidence:
+        """Weigh heated draws, and more of them where they find something."""
+        heat_key, more_key = subject.search_keys[:2]
+        fit, target, log_evidence = subject.distribution, subject.target, subject.alone.log_evidence
+        num = num_heated(len(subject.log_weights), target.dim) * subject.settings.checks.times
+        heated = draw_heated(fit, target, log_evidence, heat_key, num)
+        seen = sight(heated.found, subject, modes=False)
+        if seen.is_notable:
+            more = draw_heated(fit, target, log_evidence, more_key, CONFIRM * num).found
+            seen = sight(joined(heated.found, more, CONFIRM), subject, modes=False)
+        return evidence.replace(
+            looked=(f"{num:,} heated draws",),
+            sightings=(seen,),
+            points=heated.points[np.argsort(-heated.promise)],
+            mass_ends=seen.is_notable and heated.ends,
+        )
+
+
+def num_heated(num_draws: int, dim: int) -> int:
+    """Return how many heated draws are made for a verdict of so many draws."""
+    most = MAX_HEATED if is_dense(dim) else MAX_NUMBERS // dim
+    return max(MIN_HEATED, min(most, MAX_HEATED, int(SHARE_HEATED * num_draws)))
+
+
 class Heated(NamedTuple):
     """Heated draws.
 
     Attributes:
         points: all of them at which there is a density, (n, p).
-        log_density: log density of the posterior there.
         log_mass: log of the mass that each stands for in units of the evidence, as proposals.
         missed: whether the fit has too little density there.
         far: whether they are about as far out as heated draws go.
     """
 
     points: Float[np.ndarray, "n p"]
-    log_density: Float[np.ndarray, " n"]
     log_mass: Float[np.ndarray, " n"]
     missed: Bool[np.ndarray, " n"]
     far: Bool[np.ndarray, " n"]
@@ -59,6 +101,15 @@ class Heated(NamedTuple):
     def found(self) -> Found:
         """The mass that the fit misses."""
         return Found(self.points[self.missed], self.log_mass[self.missed])
+
+    @property
+    def promise(self) -> Float[np.ndarray, " n"]:
+        """How promising each draw is as a start for a mode: those first that the fit misses, however low they are.
+
+        The basin of a narrow mode reaches far, to where its density is thousands of nats lower than at the mode.
+        """
+        lowest = np.ptp(self.log_mass) + 1.0 if len(self.log_mass) else 0.0
+        return np.where(self.missed, self.log_mass, self.log_mass - lowest)
 
     @property
     def ends(self) -> bool:
@@ -115,7 +166,7 @@ def _heat(
     x, log_p, u, heat, log_f, log_ratio = (values[usable] for values in (x, log_p, u, heat, log_f, log_ratio))
     log_q = -log_ratio if whole is None else sampling.log_q(whole, x)
     log_mass = log_p + log_ratio + log_f - _log_proposal(u, masks, shares) - math.log(num) - log_evidence
-    return Heated(x, log_p, log_mass, log_q < log_p - log_evidence + math.log(COVERED), heat > FAR_HEAT)
+    return Heated(x, log_mass, log_q < log_p - log_evidence + math.log(COVERED), heat > FAR_HEAT)
 
 
 def _sets(
@@ -183,8 +234,3 @@ def _noise_density(part: AbstractFlow, u: Float[np.ndarray, "s p"]) -> tuple[Flo
         return normal, True
     log_f = np.asarray(jax.vmap(part.base_log_prob)(jnp.asarray(u)))
     return log_f, bool(np.allclose(log_f, normal))
-
-
-def no_heated(dim: int) -> Heated:
-    """Return what is drawn where nothing is."""
-    return Heated(nothing(dim).points, np.empty(0), np.empty(0), np.empty(0, bool), np.empty(0, bool))

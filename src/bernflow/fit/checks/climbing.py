@@ -1,11 +1,12 @@
-"""Newton paths from where mass may be: the prior, far out, the best of heated draws, the ends of a tempered run."""
+"""Newton paths from where mass may be: the prior, far out, heated draws, points of a scan, ends of a tempered run."""
 
 import jax
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from bernflow.fit.heated import Heated
-from bernflow.fit.probes import ranked, stack
+from bernflow.diagnostics.elsewhere import Effect, effect_of
+from bernflow.fit.checks.evidence import Evidence, Sighting, Subject
+from bernflow.fit.checks.probes import missed_modes, ranked, stack
 from bernflow.fit.settings import Settings
 from bernflow.fit.start import Gaussian
 from bernflow.fit.wide_start import finder
@@ -25,11 +26,36 @@ PRIOR_SPREADS = (1.0, 1.0, 3.0, 10.0)
 WIDEST = 100.0
 
 
+class Paths:
+    """Are there modes, at the ends of Newton paths, that no draw of the fit is near?"""
+
+    def applies(self, subject: Subject, evidence: Evidence) -> bool:
+        """Fits that began with such paths."""
+        return subject.probes is not None and evidence.lost is None and bool(np.isfinite(subject.alone.log_evidence))
+
+    def run(self, subject: Subject, evidence: Evidence) -> Evidence:
+        """Weigh the modes; climb to more of them if the surroundings of the fit are looked at."""
+        target, draws, log_evidence, probes = subject.target, subject.draws, subject.alone.log_evidence, subject.probes
+        assert probes is not None
+        if evidence.points is None:
+            found, _ = missed_modes(probes, target, draws, log_evidence, subject.key)
+            return evidence.replace(sightings=(Sighting(found, Effect(), None),))
+        climb_key, mode_key = subject.search_keys[2:4]
+        first, *others = evidence.sightings
+        ends = others[0].found.points if others else np.empty((0, target.dim))
+        probes, num, kind = climb(target, subject.settings, probes, evidence.points, ends, climb_key)
+        found, places = missed_modes(probes, target, draws, log_evidence, mode_key)
+        # More exact than a tempered run.
+        seen = Sighting(found, effect_of(found, draws), places)
+        looked = (*evidence.looked[:1], f"{num} starts{kind}", *evidence.looked[1:])
+        return evidence.replace(looked=looked, sightings=(first, seen, *others))
+
+
 def climb(
     target: Target,
     settings: Settings,
     probes: Gaussian,
-    heated: Heated,
+    promising: Float[np.ndarray, "n p"],
     others: Float[np.ndarray, "n p"],
     key: Key[Array, ""],
 ) -> tuple[Gaussian, int, str]:
@@ -39,7 +65,7 @@ def climb(
         target: the posterior.
         settings: those of the fit, which has compiled the search for a start.
         probes: what the paths of the start have found.
-        heated: heated draws of the fit.
+        promising: points where modes may be, the most promising first.
         others: more points that mass was found at, of which one batch is taken.
         key: makes the starts.
     """
@@ -48,7 +74,7 @@ def climb(
     found = [probes]
     find = finder(target.dim).with_effort(effort_for_start(target))
     with use_precision(settings.precision):
-        points, has_prior = _points(target, heated, num, batch, key)
+        points, has_prior = _points(target, promising, num, batch, key)
         if len(others):
             points.append(np.resize(generator(nth(key, 0)).permutation(others), (batch, target.dim)))
         for i, part in enumerate(points):
@@ -64,9 +90,9 @@ def num_paths(target: Target) -> int:
 
 
 def _points(
-    target: Target, heated: Heated, num: int, batch: int, key: Key[Array, ""]
+    target: Target, promising: Float[np.ndarray, "n p"], num: int, batch: int, key: Key[Array, ""]
 ) -> tuple[list[Float[np.ndarray, "k p"]], bool]:
-    """Return batches of starts: in turn from the prior, or from far out without one, and from heated draws."""
+    """Return batches of starts: in turn from the prior, or from far out without one, and from promising points."""
     random = generator(key)
     total = num * batch
     outer = np.geomspace(1.0, WIDEST, max(total, 2))[:total, None] * random.standard_normal((total, target.dim))
@@ -76,9 +102,9 @@ def _points(
         has_prior, center = True, np.median(drawn, 0)
         spread = np.resize(PRIOR_SPREADS, total)[:, None]
         outer = center + spread * (drawn[np.arange(total) % len(drawn)] - center)
-    best = np.argsort(-np.where(heated.missed, heated.log_mass, heated.log_mass - 1e3))
     half = total // 2
-    order = np.concatenate([best[: half // 2], random.permutation(len(best))])[: total - half]
-    points = np.concatenate([outer[:half], heated.points[order], outer[half:]])[:total]
+    first, others = promising[: half // 2], promising[random.permutation(len(promising))]
+    inner = np.concatenate([first, others])[: total - half]
+    points = np.concatenate([outer[:half], inner, outer[half:]])[:total]
     points = points[random.permutation(total)] if total else points
     return [points[i * batch : (i + 1) * batch] for i in range(num)], has_prior
