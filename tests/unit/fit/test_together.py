@@ -80,9 +80,9 @@ def test_structured_starts_are_found_one_after_the_other():
                 "t": dist.HalfNormal(1.0),
                 "a": lambda th: dist.Normal(th["m"], th["t"]).expand([36]).to_event(1),
             },
-            likelihood=lambda theta, group: dist.Normal(theta["a"][group], 0.5),
+            likelihood=lambda theta, x: dist.Normal(theta["a"][x], 0.5),
             y=y,
-            group=groups,
+            x=groups,
         )
 
     rng = np.random.default_rng(1)
