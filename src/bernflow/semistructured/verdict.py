@@ -149,4 +149,6 @@ def _disagreements(evidence: Evidence) -> list[str]:
 
 def judge_effects(diagnostics: Diagnostics, findings: Sequence[str]) -> Diagnostics:
     """Return diagnostics whose verdict is "good" only if nothing was found."""
+    if not findings:
+        return diagnostics
     return diagnostics.adding(*(Finding(EFFECT, "usable", finding.rstrip(".")) for finding in findings))

@@ -74,5 +74,7 @@ def test_a_finding_costs_the_verdict():
     assert judge_effects(good, []) is good
     worse = judge_effects(good, ["The networks disagree."])
     assert (good.verdict, worse.verdict) == ("good", "usable")
-    assert worse.status.startswith("The networks disagree. Given the networks: ")
-    assert judge_effects(dataclasses.replace(good, verdict="poor"), ["x"]).verdict == "poor"
+    assert worse.status.startswith("Usable (ESS 100.0 % of the draws): The networks disagree.")
+    assert not worse.weights_correct
+    poor = judge(np.random.default_rng(0).standard_cauchy(2000))
+    assert (poor.verdict, judge_effects(poor, ["x"]).verdict) == ("poor", "poor")

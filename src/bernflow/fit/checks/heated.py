@@ -41,6 +41,8 @@ LEAST_HEAT, USUAL_HEAT, MOST_HEAT = 1.0, 100.0, 1e4
 SHARE_FAR = 0.2
 # Mass comes to an end if less than such a share of it lies farther out than this.
 FAR_HEAT, MOST_FAR = 3e3, 0.01
+# Lower log masses differ by more than a number can hold.
+LEAST_LOG_MASS = -1e100
 # Share of the draws whose coordinates are all heated; single coordinates, and random sets of them, that are heated.
 SHARE_ALL = 0.4
 MAX_SINGLE, NUM_RANDOM = 32, 8
@@ -108,8 +110,9 @@ class Heated(NamedTuple):
 
         The basin of a narrow mode reaches far, to where its density is thousands of nats lower than at the mode.
         """
-        lowest = np.ptp(self.log_mass) + 1.0 if len(self.log_mass) else 0.0
-        return np.where(self.missed, self.log_mass, self.log_mass - lowest)
+        log_mass = np.maximum(self.log_mass, LEAST_LOG_MASS)
+        lowest = np.ptp(log_mass) + 1.0 if len(log_mass) else 0.0
+        return np.where(self.missed, log_mass, log_mass - lowest)
 
     @property
     def ends(self) -> bool:
