@@ -100,9 +100,6 @@ def run_cell(cell: Cell, functions: tuple[Any, Any], repeats: int, at_once: int,
     found["attenuation"] = np.zeros(repeats)
     if cell.outcome == "bernoulli":
         found["attenuation"] = np.array(list(map(attenuation, found["agreement"], found["images"])))
-        for name in ("end", "middle", "fold0", "fold1"):
-            for part in (name, f"{name}_sd"):
-                found[part] = found[part] / (1.0 - found["attenuation"])[:, None]
     truth = np.array(EFFECTS[cell.outcome])
     truth[0] /= AGES[cell.age][1]
     inside = np.abs(found["end"] - truth) <= WIDTH * found["end_sd"]

@@ -11,9 +11,11 @@ from jaxtyping import Array, Float, Key
 from bernflow.models.network import as_network
 from bernflow.semistructured.crossfit import agreement, dispersion, image_variance, solve_folds
 from bernflow.semistructured.features import find_last_layer, outputs_and_features
+from bernflow.semistructured.fitting import MIN_HELD
 from bernflow.semistructured.lastlayer import Kind
 from bernflow.semistructured.training import (
     WEIGHTS_OPTIMIZER,
+    Kept,
     Objective,
     Trainee,
     rate_at,
@@ -147,7 +149,7 @@ class Repeat(NamedTuple):
         y: outcomes in units of the linear predictor.
         f: what the pictures contribute, in the same units.
         scale: sd of the columns, in units of the linear predictor.
-        end: output, features and scores of rows left out, by the networks at the end.
+        end: output, features and scores of rows left out, by the networks after their best epochs.
         middle: the same half of the way there.
         seen: output of the next network on the rows of a fold.
     """
@@ -161,8 +163,10 @@ class Repeat(NamedTuple):
     seen: Float[Array, "k n"]
 
 
-def train(shape: Shape, setting: Setting, key: Key[Array, ""], rows: dict[str, Array], prior: tuple) -> tuple:
-    """Train one network; return it half of the way there, and at the end."""
+def train(
+    shape: Shape, setting: Setting, key: Key[Array, ""], rows: dict[str, Array], held: dict[str, Array], prior: tuple
+) -> tuple[Kept, Kept]:
+    """Train one network; return it half of the way there, and after the epoch with the best score on rows left out."""
     init, order, noise = jax.random.split(key, 3)
     num = len(rows["y"])
     objective = Objective(NETWORK.apply, shape.kind, WEIGHTS_OPTIMIZER, shape.rate, num)
@@ -170,15 +174,21 @@ def train(shape: Shape, setting: Setting, key: Key[Array, ""], rows: dict[str, A
     trainee = objective.begin(NETWORK.with_weights(as_network(Net(init)).weights, None), start)
     planned = setting.epochs * shape.steps
 
-    def epoch(number: Array, trainee: Trainee) -> Trainee:
+    def epoch(number: Array, carry: tuple[Trainee, Kept, Array]) -> tuple[Trainee, Kept, Array]:
+        trainee, best, highest = carry
         step = number * shape.steps + jnp.arange(shape.steps)
         shuffled = jax.random.permutation(jax.random.fold_in(order, number), num)[: shape.steps * shape.batch_size]
         keys = jax.random.split(jax.random.fold_in(noise, number), shape.steps)
         indices = shuffled.reshape(shape.steps, shape.batch_size)
-        return take_steps(objective, prior, trainee, rows, indices, keys, rate_at(step, planned))[0]
+        trainee, _ = take_steps(objective, prior, trainee, rows, indices, keys, rate_at(step, planned))
+        out = NETWORK.with_weights(trainee.weights, None)(held["images"])
+        score = jnp.mean(objective.scores(out, trainee.theta, held["x"], held["y"]))
+        best = jax.tree.map(lambda new, old: jnp.where(score > highest, new, old), Kept(*trainee[:3]), best)
+        return trainee, best, jnp.maximum(score, highest)
 
-    before = jax.lax.fori_loop(0, setting.middle, epoch, trainee)
-    return before, jax.lax.fori_loop(setting.middle, setting.epochs, epoch, before)
+    carry = jax.lax.fori_loop(0, setting.middle, epoch, (trainee, Kept(*trainee[:3]), jnp.float32(-jnp.inf)))
+    middle = Kept(*carry[0][:3])
+    return middle, jax.lax.fori_loop(setting.middle, setting.epochs, epoch, carry)[1]
 
 
 def train_repeat(shape: Shape, setting: Setting, key: Key[Array, ""]) -> Repeat:
@@ -198,8 +208,9 @@ def train_repeat(shape: Shape, setting: Setting, key: Key[Array, ""]) -> Repeat:
     def fold(number: Array, key: Array) -> tuple:
         own, others = folds[number], jnp.delete(folds, number, 0, assume_unique_indices=True).reshape(-1)
         rows = {"x": x[others], "images": data.images[others], "y": y[others]}
+        held = {name: values[own[:MIN_HELD]] for name, values in (("x", x), ("images", data.images), ("y", y))}
         parts = []
-        for stage in train(shape, setting, key, rows, prior):
+        for stage in train(shape, setting, key, rows, held, prior):
             out, features = outputs_and_features(NETWORK.with_weights(stage.weights, None), data.images[own], LAST)
             parts.append((out, features, objective.scores(out, stage.theta, x[own], y[own])))
         # How the last network sees the rows of the fold before its own, which belong to the training of that network.

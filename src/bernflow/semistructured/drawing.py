@@ -52,9 +52,7 @@ def draw_by_network(
             theta: Any = _choose(effects.draws, -(-num // len(numbers)), draw_key)
             vectors = np.asarray(jax.vmap(vector)(theta))
             inside, w = last_layers(effects.found, vectors, problem.units, number, layer_key)
-        # With a logit link, probabilities are those given what the networks know: the inner units.
-        unit = problem.units.unit if problem.kind.outcome == "gaussian" else 1.0
-        yield Draws(problem.kind, inside, w, problem.units.origin, unit), Inputs(x, z), outcome_key
+        yield Draws(problem.kind, inside, w, problem.units.origin, problem.units.unit), Inputs(x, z), outcome_key
 
 
 def _choose(draws: dict[str, np.ndarray], num: int, key: Any) -> dict[str, np.ndarray]:

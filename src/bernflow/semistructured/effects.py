@@ -56,8 +56,8 @@ class Profile:
         step = self.vector(theta) - x["mode"]
         eta = x["base"] + x["slope"] @ step
         d = eta.shape[-1]
-        extra = (x["mode"] + step)[len(self.vector.sites) * d :] * x["extra_factor"] + x["extra_offset"]
-        points = log_prob(self.vector.kind.outcome, eta * x["shrink"], extra, y)
+        extra = (x["mode"] + step)[len(self.vector.sites) * d :]
+        points = log_prob(self.vector.kind.outcome, eta, extra, y)
         return points + (x["linear"] @ step - 0.5 * step @ x["quadratic"] @ step) / x["num_rows"]
 
 
@@ -93,21 +93,14 @@ class Units:
 
 
 def find_units(design: Design, kind: Kind, origin: float, unit: float) -> Units:
-    """Return the units of all parameters.
-
-    With a logit link the unit is above one where the networks have not learned all of the images: effects given all
-    that the images say are larger by that factor than those given what the networks know.
-    """
+    """Return the units of all parameters."""
     d = kind.num_predictors
     factor, offset = list(np.repeat(design.scale / unit, d)), [0.0] * (len(design.names) * d)
     if design.has_level:
         factor += [1.0 / unit] * d
         offset += [-origin / unit] * d
-    scaled = [1.0] * kind.num_extra
-    extra = [-np.log(unit)] * kind.num_extra
-    if kind.outcome == "ordinal":  # the first cutpoint, and logs of distances
-        scaled[0], extra[0] = 1.0 / unit, 0.0
-    return Units(np.array(factor + scaled), np.array(offset + extra), origin, unit)
+    extra = [-np.log(unit)] * kind.num_extra  # the log of sigma; cutpoints have unit 1
+    return Units(np.array(factor + [1.0] * kind.num_extra), np.array(offset + extra), origin, unit)
 
 
 def sites_of(design: Design) -> tuple[str, ...]:
@@ -148,8 +141,7 @@ def make_model(
     # The prior of the last layers along their conditional modes, and the gradient of the log determinant.
     linear = np.asarray(found.shift) - np.einsum("kvt,v,kv->t", slope, weight, np.asarray(found.w))
     quadratic = np.einsum("kvt,v,kvs->ts", slope, weight, slope)
-    num, measured = int(real.sum()), kind.outcome == "gaussian"
-    extra_units = slice(len(found.theta) - kind.num_extra, None)
+    num = int(real.sum())
     covariates = {
         "base": base,
         "slope": own[real] * units.unit * units.factor,
@@ -157,10 +149,6 @@ def make_model(
         "linear": linear * units.factor,
         "quadratic": quadratic * np.outer(units.factor, units.factor),
         "num_rows": np.float64(num),
-        # A measured outcome is compared with the linear predictor in its own units, a logit link takes the inner ones.
-        "shrink": np.float64(1.0 if measured else 1.0 / units.unit),
-        "extra_factor": np.ones(kind.num_extra) if measured else units.factor[extra_units],
-        "extra_offset": np.zeros(kind.num_extra) if measured else units.offset[extra_units],
     }
     derived = Intercept(site_names(design.names), tuple(map(float, design.mean))) if design.has_intercept else None
     return Model(

@@ -234,7 +234,7 @@ class SemiStructured(Parameters):
         self._left = None
         rows = {"x": problem.data.x[:0], "images": problem.data.images[:1], "y": problem.data.y[:0]}
         # Let go of images that nobody needs any more.
-        self._problem = problem._replace(data=problem.data._replace(**rows), y=problem.y[:0], units=effects.units)
+        self._problem = problem._replace(data=problem.data._replace(**rows), y=problem.y[:0])
         self._trained, self._effects = trained, effects
         return self
 

@@ -107,7 +107,6 @@ class Effects(NamedTuple):
         found: the standardized regression that it belongs to.
         layers: how output and features become columns of that.
         last: number of the array of weights that is the last layer.
-        units: of the parameters, with what the networks have not learned taken into account.
         findings: what speaks against the intervals.
         priors: in words.
         draws: of all parameters, and of the intercept.
@@ -117,7 +116,6 @@ class Effects(NamedTuple):
     found: Gaussian
     layers: Layers
     last: int | None
-    units: Units
     findings: list[str]
     priors: dict[str, dict[str, str]]
     draws: dict[str, np.ndarray]
@@ -275,9 +273,6 @@ def infer(
             agreed = float(agreement(own, np.stack([part[..., 0] for part in others]), weight))
         excess = dispersion(stacked, problem.kind, found)
         missing = attenuation(agreed, float(image_variance(stacked, problem.kind, found)))
-        if missing:
-            unit = problem.units.unit / (1.0 - missing)
-            problem = problem._replace(units=find_units(problem.design, problem.kind, problem.units.origin, unit))
         model = make_model(
             problem.design, problem.kind, problem.units, problem.priors, found, layer, stacked, problem.y[rows]
         )
@@ -308,9 +303,8 @@ def infer(
     draws = posterior.draws(NUM_DRAWS)
     posterior.diagnostics = judge_effects(posterior.diagnostics, findings)
     found, layers = jax.tree.map(np.asarray, (found, layers))
-    unit = problem.units.unit if problem.kind.outcome == "gaussian" else 1.0
-    priors = describe_priors(problem.design, problem.priors, unit)
-    return Effects(posterior, found, layers, last, problem.units, findings, priors, draws)
+    priors = describe_priors(problem.design, problem.priors, problem.units.unit)
+    return Effects(posterior, found, layers, last, findings, priors, draws)
 
 
 def _outputs(network: Network, kept: Any, problem: Problem, rows: np.ndarray, last: int | None) -> tuple:

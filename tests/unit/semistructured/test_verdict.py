@@ -40,7 +40,10 @@ def test_nothing_is_found_where_nothing_is_wrong():
             ("disagree on the effect of 'sex': -0.9 ± 0.14, 0.3 ± 0.14",),
         ),
         ({"shown": np.array([0.97, 0.0])}, ("predict 97% of the variance of 'age'",)),
-        ({"agreement": 0.6, "attenuation": 0.2}, ("correlation of only 0.60", "were raised by 25%")),
+        (
+            {"agreement": 0.6, "attenuation": 0.2},
+            ("correlation of only 0.60", "too small where a predictor is left out, here by up to 20%"),
+        ),
         ({"dispersion": (1.44, 0.05)}, ("vary 1.44 times", "factor of about 1.20")),
         ({"has_features": False}, ("no linear last layer",)),
         ({"interrupted": True}, ("interrupted",)),
