@@ -20,7 +20,7 @@ from bernflow.flows.affine import TriangularAffine
 from bernflow.flows.autoregressive import FIRST_INCREMENT, BernsteinFlow
 from bernflow.flows.bernstein import centered_polynomial, centering, inverse_increments
 from bernflow.flows.noise import NOISES
-from bernflow.flows.tails import MAX_LOG_WEIGHT, POWER_UNIT, bend
+from bernflow.flows.tails import MAX_LOG_WEIGHT, POWER_UNIT, apply_tails
 from bernflow.plots.style import ACCENT, FIT, MUTED, house_style
 
 ASSETS = Path(__file__).parent / "assets"
@@ -100,7 +100,7 @@ def tails() -> Figure:
         left, right = figure.subplots(1, 2)
         for weight, power, color in ((0.6, 0.0, ACCENT), (1.0, 0.0, MUTED), (2.0, 0.0, FIT), (1.0, 0.25, "#009E73")):
             raw = MAX_LOG_WEIGHT * np.arctanh(np.log(weight) / MAX_LOG_WEIGHT)
-            bent = bend(jnp.array([0.0, raw, 0.0, power / POWER_UNIT]), u)  # the left side stays normal
+            bent = apply_tails(jnp.array([0.0, raw, 0.0, power / POWER_UNIT]), u)  # the left side stays normal
             label = f"d = {weight:g}, h = {power:g}" + (" (normal)" if (weight, power) == (1, 0) else "")
             left.plot(u, bent.value, color=color, label=label)
             right.plot(bent.value, -0.5 * u**2 - 0.5 * np.log(2 * np.pi) - bent.log_slope, color=color)

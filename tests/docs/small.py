@@ -37,7 +37,7 @@ def install(setattr_=setattr, family="bernstein"):
     estimator = importlib.import_module("bernflow.semistructured.estimator")
     setattr_(api, "resolve_settings", _small_settings(api.resolve_settings, family))
     setattr_(estimator, "resolve_settings", _small_settings(estimator.resolve_settings, family))
-    setattr_(engine, "train", _few_steps(engine.train, trained))
+    setattr_(engine, "recipe_for", _few_steps(engine.recipe_for, trained))
     setattr_(evaluation, "NUM_DIAGNOSTIC_DRAWS", NUM_DIAGNOSTIC_DRAWS)
     setattr_(bf.SemiStructured, "fit", _few_epochs(bf.SemiStructured.fit))
     setattr_(bf, "from_stan", _from_stan)
@@ -52,13 +52,14 @@ def _small_settings(resolve, default):
     return resolved
 
 
-def _few_steps(train, trained):
+def _few_steps(recipe_for, trained):
     """Also where a fit goes on to train by itself, as after a network."""
 
-    def short(begun, target, key, method, steps, *others):
-        result = train(begun, target, key, method, min(steps or STEPS, STEPS), *others)
-        trained.append(result.steps)
-        return result
+    def short(settings, flows):
+        recipe = recipe_for(settings, flows)
+        recipe = dataclasses.replace(recipe, steps=min(recipe.steps or STEPS, STEPS))
+        trained.append(recipe.steps)
+        return recipe
 
     return short
 

@@ -292,5 +292,5 @@ def test_other_data_of_a_model(model):
     np.testing.assert_allclose(other.log_terms(theta)["y"], expected.sum(), rtol=1e-5)
     with pytest.raises(ModelError, match="expected one for every observed site"):
         counts.with_observed({"z": np.zeros(3)})
-    with pytest.raises(ModelError, match=r"cannot be replaced by simulated ones\. Pass simulate=f to bf.calibrate"):
+    with pytest.raises(ModelError, match=r"cannot be replaced by simulated data\. Pass simulate=f to bf.calibrate"):
         density().with_observed({})

@@ -65,7 +65,7 @@ def test_what_is_not_shared_is_named(capsys, files):
     assert "differs in a" in " ".join(out.split())
     assert "Not compared, because not all have them with the same shape: b, c." in out
     _, out, _ = run(capsys, "compare", files / "run", files / "apart.bernflow")
-    assert "No parameter is compared" in out
+    assert "No parameters were compared" in out
 
 
 @pytest.mark.parametrize(

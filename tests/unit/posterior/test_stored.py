@@ -97,7 +97,7 @@ def test_figures_make_do_with_the_draws_of_the_file(opaque, recwarn):
 def test_a_warning_names_the_line_of_the_user(opaque):
     again = load(opaque[1])
     for call in (lambda: again.draws(5000), lambda: again.summary(num=5000)):
-        with pytest.warns(UserWarning, match="the file holds 4,000 draws") as found:
+        with pytest.warns(UserWarning, match="the file contains 4,000 draws") as found:
             call()
         assert [warning.filename for warning in found] == [__file__]
 

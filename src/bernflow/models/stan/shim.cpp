@@ -72,7 +72,7 @@ std::shared_ptr<Instance> find(int32_t handle) {
   auto found = registry.find(handle);
   if (found == registry.end()) {
     throw std::invalid_argument(
-        "The Stan model was freed, because its Python object is gone: keep the model as long as functions that use it.");
+        "The Stan model was freed together with its Python object: keep a reference to the model as long as functions use it.");
   }
   return found->second;
 }
