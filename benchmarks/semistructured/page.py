@@ -31,6 +31,11 @@ def is_right(cell: dict[str, Any]) -> bool:
     return all(LOW - 1e-9 <= value <= HIGH + 1e-9 for value in cell["coverage"])
 
 
+def _where_and_when(cell: dict[str, Any]) -> str:
+    stamp = f" ({cell['date']}, {cell['commit']})" if "commit" in cell else ""
+    return f"{cell['device']}{stamp}"
+
+
 def write_page(folder: Path, cells: list[dict[str, Any]]) -> Path:
     """Write README.md beside the results."""
     right = [is_right(cell) for cell in cells]
@@ -45,7 +50,7 @@ def write_page(folder: Path, cells: list[dict[str, Any]]) -> Path:
         f"{sum(w and not r for r, w in zip(right, warned, strict=True))} warn in at least half of their fits.",
         f"- Mean coverage over all cells and effects: {every.mean():.3f}; over cells that mostly do not warn: "
         f"{unwarned.mean():.3f}.",
-        f"- Lowest: {every.min():.2f}. Measured on: {', '.join(sorted({cell['device'] for cell in cells}))}.",
+        f"- Lowest: {every.min():.2f}. Measured on: {', '.join(sorted({_where_and_when(cell) for cell in cells}))}.",
         "",
         "![Coverage by cell](coverage.png)",
         "",
