@@ -20,17 +20,19 @@ def run(options: argparse.Namespace) -> None:
     from bernflow.cli.app import make_parser  # imports this module
 
     parser = make_parser()
-    _complete_files(parser, shtab.FILE)
+    _prepare(parser, shtab.FILE)
     print(shtab.complete(parser, options.shell))
 
 
-def _complete_files(parser: argparse.ArgumentParser, files: object) -> None:
-    """Complete file names where an argument is a path."""
+def _prepare(parser: argparse.ArgumentParser, files: object) -> None:
+    """Complete file names where an argument is a path, and describe commands by their summaries."""
     # argparse has no public way to list arguments.
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            for inner in action.choices.values():
-                _complete_files(inner, files)
+            summaries = {choice.dest: choice.help for choice in action._choices_actions}
+            for name, inner in action.choices.items():
+                inner.description = summaries.get(name) or inner.description
+                _prepare(inner, files)
         elif action.type is Path or action.metavar == "MODEL":
             action.complete = files  # type: ignore[attr-defined]
 

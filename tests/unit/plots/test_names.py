@@ -41,7 +41,7 @@ def calibration():
 
 def coefficients():
     draws = {name: RNG.normal(size=200) for name in NAMES}
-    return plot_coefficients(draws, [{"epoch": np.arange(3), "elbo": np.arange(3.0)}], [0], NAMES[1])
+    return plot_coefficients(draws, [{"epoch": np.arange(3), "loss": np.arange(3.0)}], [0], NAMES[1])
 
 
 def comparison():
