@@ -133,18 +133,8 @@ def take_steps(
     return scan(step, trainee, (rows if indices is None else indices, keys, rates))
 
 
-@filter_jit
-def run_chunk(
-    objective: Objective,
-    prior: tuple[Array, Array],
-    trainee: Trainee,
-    rows: dict[str, Array],
-    indices: Int[Array, "c b"] | None,
-    keys: Key[Array, " c"],
-    rates: Float[Array, " c"],
-) -> tuple[Trainee, Float[Array, " c"]]:
-    """Compile `take_steps`."""
-    return take_steps(objective, prior, trainee, rows, indices, keys, rates)
+# For one training. A study maps `take_steps` over many of them, and compiles that.
+run_chunk = filter_jit(take_steps)
 
 
 @filter_jit
