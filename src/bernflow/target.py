@@ -70,8 +70,8 @@ class AbstractLayout(eqx.Module):
         """Tell whether theta lies in the support of every site, if that is known without the map to R^p."""
 
     @abstractmethod
-    def log_density(self, model: AbstractModel, x: Float[Array, " p"]) -> Float[Array, ""]:
-        """Evaluate log p(theta(x), data) + log |d theta / d x|."""
+    def log_density(self, model: AbstractModel, pieces: list[Array]) -> Float[Array, ""]:
+        """Evaluate log p(theta(x), data) + log |d theta / d x|, with x split by site."""
 
     @abstractmethod
     def _scales(self) -> Sequence[bool]:
@@ -85,7 +85,7 @@ class AbstractLayout(eqx.Module):
             labels += [site.name] if size == 1 and not site.shape else [f"{site.name}[{k}]" for k in range(size)]
         return labels
 
-    def _split(self, x: Float[Array, " p"]) -> list[Array]:
+    def split(self, x: Float[Array, " p"]) -> list[Array]:
         """Split x by site, in model order."""
         pieces: list[Array | None] = [None] * len(self.sites)
         start = 0
@@ -94,7 +94,7 @@ class AbstractLayout(eqx.Module):
             start += self.sizes[i]
         return pieces  # type: ignore[return-value]
 
-    def _join(self, pieces: list[Array]) -> Float[Array, " p"]:
+    def join(self, pieces: list[Array]) -> Float[Array, " p"]:
         """Concatenate the pieces of the sites, given in model order, to x."""
         return jnp.concatenate([jnp.ravel(pieces[i]) for i in self.order])
 
@@ -121,9 +121,12 @@ class Layout(AbstractLayout):
 
     def constrain(self, x: Float[Array, " p"]) -> tuple[Theta, Float[Array, ""]]:
         """Map x to the constrained scale."""
+        return self._constrain(self.split(x))
+
+    def _constrain(self, pieces: list[Array]) -> tuple[Theta, Float[Array, ""]]:
         theta: Theta = {}
-        log_jacobian = jnp.zeros((), x.dtype)
-        for site, piece, shape in zip(self.sites, self._split(x), self.unconstrained_shapes, strict=True):
+        log_jacobian = jnp.zeros((), pieces[0].dtype)
+        for site, piece, shape in zip(self.sites, pieces, self.unconstrained_shapes, strict=True):
             piece = piece.reshape(shape)
             transform = biject_to(self._support(site, theta))
             value = transform(piece)
@@ -141,7 +144,7 @@ class Layout(AbstractLayout):
             piece = transform.inv(value)
             log_jacobian += jnp.sum(transform.log_abs_det_jacobian(piece, value))
             pieces.append(piece)
-        return self._join(pieces), log_jacobian
+        return self.join(pieces), log_jacobian
 
     def contains(self, theta: Theta) -> Bool[Array, ""]:
         """Tell whether theta lies in the support of every site."""
@@ -150,9 +153,9 @@ class Layout(AbstractLayout):
             inside &= jnp.all(self._support(site, theta)(theta[site.name]))
         return inside
 
-    def log_density(self, model: AbstractModel, x: Float[Array, " p"]) -> Float[Array, ""]:
-        """Evaluate log p(theta(x), data) + log |d theta / d x|."""
-        theta, log_jacobian = self.constrain(x)
+    def log_density(self, model: AbstractModel, pieces: list[Array]) -> Float[Array, ""]:
+        """Evaluate log p(theta(x), data) + log |d theta / d x|, with x split by site."""
+        theta, log_jacobian = self._constrain(pieces)
         return model.log_density(theta) + log_jacobian
 
     def _scales(self) -> Sequence[bool]:
@@ -207,23 +210,23 @@ class MappedLayout(AbstractLayout):
         """Map theta to R^p."""
         x = self.model.unconstrain(theta)
         _, log_jacobian = self.model.constrain(x)
-        return self._join(jnp.split(x, np.cumsum(self.sizes)[:-1])), log_jacobian
+        return self.join(jnp.split(x, np.cumsum(self.sizes)[:-1])), log_jacobian
 
     def contains(self, theta: Theta) -> Bool[Array, ""]:
         """Return True: outside its support theta has no finite x."""
         return jnp.array(True)
 
-    def log_density(self, model: AbstractModel, x: Float[Array, " p"]) -> Float[Array, ""]:
-        """Evaluate log p(theta(x), data) + log |d theta / d x|."""
+    def log_density(self, model: AbstractModel, pieces: list[Array]) -> Float[Array, ""]:
+        """Evaluate log p(theta(x), data) + log |d theta / d x|, with x split by site."""
         assert isinstance(model, AbstractMappedModel)
-        return model.log_density_on_reals(self._to_model(x))
+        return model.log_density_on_reals(jnp.concatenate(pieces))
 
     def _scales(self) -> Sequence[bool]:
         return self.model.scales()
 
     def _to_model(self, x: Float[Array, " p"]) -> Float[Array, " p"]:
         """Reorder x to the order of the model."""
-        return jnp.concatenate(self._split(x))
+        return jnp.concatenate(self.split(x))
 
 
 def layout_of(model: AbstractModel) -> AbstractLayout:
@@ -275,7 +278,11 @@ class Target(eqx.Module):
 
     def log_density(self, x: Float[Array, " p"]) -> Float[Array, ""]:
         """Evaluate log p(theta(x), data) + log |d theta / d x|, with NaN replaced by -inf."""
-        return log_density(self.layout, self.model, x)
+        return self.log_density_of_sites(self.layout.split(x))
+
+    def log_density_of_sites(self, pieces: list[Array]) -> Float[Array, ""]:
+        """Evaluate the log density with x split by site, so that it can be differentiated by some of the sites only."""
+        return _log_density_of_sites(self.layout, self.model, pieces)
 
 
 def is_scale(support: Constraint | None) -> bool:
@@ -290,17 +297,22 @@ def is_scale(support: Constraint | None) -> bool:
 
 
 def log_density(layout: AbstractLayout, model: AbstractModel, x: Float[Array, " p"]) -> Float[Array, ""]:
-    """Evaluate log p(theta(x), data) + log |d theta / d x|, with NaN replaced by -inf.
+    """Evaluate log p(theta(x), data) + log |d theta / d x|, with NaN replaced by -inf."""
+    return _log_density_of_sites(layout, model, layout.split(x))
+
+
+def _log_density_of_sites(layout: AbstractLayout, model: AbstractModel, pieces: list[Array]) -> Float[Array, ""]:
+    """Evaluate the log density with x split by site.
 
     Several functions of a fit evaluate the density. With few rows it is jitted, so that the model, which is slow to
     trace, is traced once and inlined into each of them. With many rows the density itself would become slower.
     """
-    return (_traced if num_rows(model) <= MAX_ROWS_TRACED_ONCE else _log_density)(layout, model, x)
+    return (_traced if num_rows(model) <= MAX_ROWS_TRACED_ONCE else _log_density)(layout, model, pieces)
 
 
-def _log_density(layout: AbstractLayout, model: AbstractModel, x: Float[Array, " p"]) -> Float[Array, ""]:
+def _log_density(layout: AbstractLayout, model: AbstractModel, pieces: list[Array]) -> Float[Array, ""]:
     with user_code("The model's log density"):  # user code runs during tracing
-        value = layout.log_density(model, x)
+        value = layout.log_density(model, pieces)
     return jnp.where(jnp.isnan(value), -jnp.inf, value)
 
 

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from scipy.optimize import brentq
 from scipy.special import ndtri
 
-from bernflow.fit.arrow import Curvature, Locals, eliminate, read_curvature, tangents
+from bernflow.fit.arrow import Curvature, Locals, eliminate, read_curvature
 from bernflow.fit.conditionals import Moments, derivatives, gradients, join
 from bernflow.flows.structure import Structure
 from bernflow.target import Target
@@ -90,7 +90,7 @@ def _nearest(target: Target, structure: Structure, at: Moments) -> Moments:
     sound = np.ones(len(at.x), bool)
     for _ in range(NUM_STEPS):
         x = _along(structure, at, _paths_of(structure, at))
-        seen = derivatives(target, x.reshape(-1, structure.dim), tangents(structure))
+        seen = derivatives(target, structure, x.reshape(-1, structure.dim))
         products = seen.products.reshape(*x.shape[:2], *seen.products.shape[1:])
         sound &= np.isfinite(products).all((1, 2, 3))
         curvature = read_curvature(structure, np.nan_to_num(products.mean(1)))
@@ -107,7 +107,7 @@ def _nearest(target: Target, structure: Structure, at: Moments) -> Moments:
 
 def _expected_log_density(target: Target, structure: Structure, at: Moments) -> Float[np.ndarray, " k"]:
     """Return E[log p] plus the entropy of the locals; NaN where a path leads to where there is no density."""
-    here = read_curvature(structure, derivatives(target, at.x, tangents(structure)).products)
+    here = read_curvature(structure, derivatives(target, structure, at.x).products)
     paths = _paths_of(structure, at)
     x = _along(structure, at, paths)
     value = gradients(target, x.reshape(-1, structure.dim))[0].reshape(x.shape[:2])

@@ -56,10 +56,35 @@ def _of_pairs(target: Target, pairs: Float[Array, "n 2p"]) -> tuple[Array, Array
 
 
 @background_jit(Effort.LIGHT)
-def _derivatives(target: Target, x: Float[Array, "k p"], tangents: Float[Array, "t p"]) -> tuple[Array, Array, Array]:
+def _derivatives_by_sites(
+    target: Target, x: Float[Array, "k p"], tangents: Float[Array, "t p"], fixed: tuple[int, ...]
+) -> tuple[Array, Array, Array]:
+    """Differentiate by all sites but the fixed ones, for which gradients and products are zero.
+
+    What the density computes from fixed sites alone, such as the factor of a kernel matrix, is not differentiated.
+    """
+    layout = target.layout
+
     def one(x):
-        gradient, times_hessian, value = jax.linearize(lambda x: _gradient_and_value(target, x), x, has_aux=True)
-        return value, gradient, jax.lax.map(times_hessian, tangents, batch_size=min(TANGENTS_AT_ONCE, len(tangents)))
+        pieces = layout.split(x)
+
+        def joined(free):
+            return layout.join([jnp.zeros_like(piece) if i in fixed else free[i] for i, piece in enumerate(pieces)])
+
+        def gradient_and_value(free):
+            value, gradient = jax.value_and_grad(
+                lambda free: target.log_density_of_sites([free.get(i, piece) for i, piece in enumerate(pieces)])
+            )(free)
+            return gradient, value
+
+        free = {i: piece for i, piece in enumerate(pieces) if i not in fixed}
+        gradient, times_hessian, value = jax.linearize(gradient_and_value, free, has_aux=True)
+
+        def product(tangent):
+            parts = layout.split(tangent)
+            return joined(times_hessian({i: parts[i] for i in free}))
+
+        return value, joined(gradient), jax.lax.map(product, tangents, batch_size=min(TANGENTS_AT_ONCE, len(tangents)))
 
     return jax.lax.map(one, x, batch_size=_at_once(target, len(x)))
 
@@ -79,17 +104,30 @@ def prepare(target: Target) -> None:
     _gradients.prepare(target, np.zeros((BLOCK, target.dim)))
 
 
-def derivatives(target: Target, x: Float[np.ndarray, "k p"], directions: Float[np.ndarray, "t p"]) -> Derivatives:
-    """Evaluate derivatives, block by block.
+def derivatives(target: Target, structure: Structure, x: Float[np.ndarray, "k p"]) -> Derivatives:
+    """Evaluate derivatives with respect to the locals, block by block; with respect to globals they may be zero.
 
     Many tangents share what they can at a point. Few do not, so that one compiled function serves any number of them.
     """
+    directions = tangents(structure)
     if len(directions) > FEW_TANGENTS:
         count(len(x) * (1 + 2 * len(directions)))
-        return Derivatives(*_by_block(lambda part: _derivatives(target, part, directions), x, SMALL_BLOCK))
+        fixed = global_sites(target, structure)
+        return Derivatives(
+            *_by_block(lambda part: _derivatives_by_sites(target, part, directions, fixed), x, SMALL_BLOCK)
+        )
     value, gradient, products = derivatives_of_pairs(target, x, directions)
     num = len(directions)
     return Derivatives(value[::num], gradient[::num], products.reshape(len(x), num, -1))
+
+
+def global_sites(target: Target, structure: Structure) -> tuple[int, ...]:
+    """Return the sites all of whose dimensions are globals."""
+    layout = target.layout
+    ends = np.cumsum([layout.sizes[i] for i in layout.order])
+    is_global = np.isin(np.arange(target.dim), structure.leaders)
+    parts = zip(layout.order, np.split(is_global, ends[:-1]), strict=True)
+    return tuple(sorted(i for i, part in parts if part.all()))
 
 
 def derivatives_of_pairs(
@@ -144,13 +182,12 @@ def conditional_moments(
         near: the locals given globals near by. Steps by their curvature need gradients only, which is far cheaper
             where blocks are large.
     """
-    directions = tangents(structure)
     local = structure.order[structure.num_leaders :]
     x = np.array(x)
     if near is not None:
         x = _follow_gradients(target, structure, x, near)
     damping = np.zeros(len(x))
-    here = derivatives(target, x, directions)
+    here = derivatives(target, structure, x)
     for _ in range(MAX_STEPS):
         gradient = structure.by_block(here.gradient[:, local])
         step = _given(structure, here, damping).solve(gradient[..., None])[..., 0]
@@ -160,7 +197,7 @@ def conditional_moments(
             break
         trial = np.array(x[active])
         trial[:, local] += structure.flat(step[active])
-        there = derivatives(target, trial, directions)
+        there = derivatives(target, structure, trial)
         usable = np.isfinite(there.value) & np.isfinite(there.gradient).all(1) & np.isfinite(there.products).all((1, 2))
         uphill = usable & (there.value > here.value[active] - 1e-9 * np.abs(here.value[active]))
         damping[active] = np.where(uphill, 0.1 * damping[active], np.maximum(0.1, 10.0 * damping[active]))
@@ -170,7 +207,8 @@ def conditional_moments(
     given = _given(structure, here)
     total = here.value + given.log_det()
     log_density = np.where((promised < NEARLY_ARRIVED) & np.isfinite(total), total, np.nan)
-    return Moments(x, here.gradient, structure.by_block(x[:, local]), given, log_density)
+    gradient = here.gradient if len(tangents(structure)) <= FEW_TANGENTS else gradients(target, x)[1]
+    return Moments(x, gradient, structure.by_block(x[:, local]), given, log_density)
 
 
 def _follow_gradients(target: Target, structure: Structure, x: np.ndarray, near: Locals) -> Float[np.ndarray, "k p"]:

@@ -24,9 +24,9 @@ class DifferencedTarget(Target):
     def __init__(self, model: AbstractModel):
         super().__init__(model)
 
-    def log_density(self, x: Float[Array, " p"]) -> Float[Array, ""]:
-        """Evaluate log p(theta(x), data) + log |d theta / d x|; NaN counts as -inf."""
-        return _value(self, x)
+    def log_density_of_sites(self, pieces: list[Array]) -> Float[Array, ""]:
+        """Evaluate the log density with x split by site; NaN counts as -inf."""
+        return _value(self, self.layout.join(pieces))
 
 
 @eqx.filter_custom_jvp

@@ -26,9 +26,9 @@ class IntervalTarget(Target):
         self.layout, self.model = target.layout, target.model
         self.other, self.bounded = target, bounded
 
-    def log_density(self, x: Float[Array, " p"]) -> Float[Array, ""]:
-        """Evaluate the log density of these coordinates."""
-        x, log_slope = to_logit(x, mask_of(self.bounded, self.dim))
+    def log_density_of_sites(self, pieces: list[Array]) -> Float[Array, ""]:
+        """Evaluate the log density of these coordinates, split by site."""
+        x, log_slope = to_logit(self.layout.join(pieces), mask_of(self.bounded, self.dim))
         return self.other.log_density(x) + log_slope
 
 
