@@ -17,7 +17,7 @@ from bernflow.flows.structure import Structure
 from bernflow.target import Target
 
 # Pairs of opposite noise, and rounds.
-NUM_PAIRS, NUM_ROUNDS = 32, 2
+NUM_PAIRS, NUM_ROUNDS = 16, 2
 # Changes of a mean, in standard deviations, and of a precision, in units of itself, are bounded: averages of few draws
 # say nothing beyond.
 MAX_SHIFT, MAX_CHANGE = 1.0, 0.5

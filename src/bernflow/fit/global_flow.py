@@ -68,15 +68,14 @@ def fit_globals(
         key: a random key.
     """
     best, most = flow, USEFUL
-    for number in range(MAX_ROUNDS if flow.dim <= MAX_GLOBALS else 0):
-        surrogate = fit_surrogate(gaussian.loc, gaussian.tril, at.x[:, leaders], at.log_density)
-        if surrogate is None:
+    for number in range(MAX_ROUNDS):
+        trained = train_globals(flow, gaussian, at, leaders, settings, nth(key, 2 * number))
+        if trained is None:
             break
-        trained = _train(flow, surrogate, settings, nth(key, 2 * number))
         z = generator(nth(key, 2 * number + 1)).standard_normal((NUM_DRAWS + NUM_FAR, flow.dim))
         far = NUM_DRAWS + np.arange(NUM_FAR)
         z[far, np.arange(NUM_FAR) % flow.dim] *= FAR
-        g, minus_log_q = map(np.asarray, _push(trained, z))
+        g, minus_log_q = draw_globals(trained, z)
         seen = moments_of(g)
         sound = np.isfinite(seen.log_density)
         log_weights = np.where(sound, seen.log_density + minus_log_q, -np.inf)[:NUM_DRAWS]
@@ -87,6 +86,35 @@ def fit_globals(
         if ess > ENOUGH:
             break
     return best, at.at(at.log_density > np.max(at.log_density) - FARTHEST)
+
+
+def train_globals(
+    flow: BernsteinFlow,
+    gaussian: GlobalGaussian,
+    at: Moments,
+    leaders: list[int],
+    settings: Settings,
+    key: Key[Array, ""],
+) -> BernsteinFlow | None:
+    """Return a flow trained on a regression through known values of the marginal; None if that predicts badly.
+
+    The arguments are those of `fit_globals`.
+    """
+    if flow.dim > MAX_GLOBALS:
+        return None
+    surrogate = fit_surrogate(gaussian.loc, gaussian.tril, at.x[:, leaders], at.log_density)
+    return None if surrogate is None else _train(flow, surrogate, settings, key)
+
+
+def draw_globals(
+    flow: BernsteinFlow, z: Float[np.ndarray, "s c"]
+) -> tuple[Float[np.ndarray, "s c"], Float[np.ndarray, " s"]]:
+    """Map noise, of any number of draws, to globals, with -log q."""
+    block = NUM_DRAWS + NUM_FAR
+    filled = np.concatenate([z, np.zeros((-len(z) % block, z.shape[1]))])
+    parts = [_push(flow, filled[i : i + block]) for i in range(0, len(filled), block)]
+    g, minus_log_q = (np.concatenate([np.asarray(part) for part in column]) for column in zip(*parts, strict=True))
+    return g[: len(z)], minus_log_q[: len(z)]
 
 
 @background_jit(Effort.LEAST)

@@ -23,9 +23,11 @@ from jaxtyping import Array, Float, Key
 
 from bernflow.background import Effort, background_jit
 from bernflow.diagnostics import importance
+from bernflow.diagnostics.verdict import judge
 from bernflow.fit.deadline import Deadline
 from bernflow.fit.skewed import displaced_shapes
 from bernflow.fit.tally import count
+from bernflow.fit.train.divergence import distance
 from bernflow.flows.autoregressive import FIRST_INCREMENT, LOG_SCALE, SHIFT, BernsteinFlow
 from bernflow.flows.base import inlined
 from bernflow.flows.structured import StructuredBernsteinFlow
@@ -48,17 +50,24 @@ CUT_OFF, CUT_OFF_CONSTANT = 4.0, 3.0
 MIN_ERRORS_OF_PAIR, MIN_ERRORS = 3.0, 2.0
 # Directions of the features with a smaller singular value than this share of the largest are left out.
 LEAST_SIZE = 0.01
+# Nearer to the target than this share of the tolerance, nothing is left to do.
+NEAR = 0.5
 # Under a time limit, the least share of it that must be left for another round.
 LEFT_FOR_ROUND = 0.4
 
 
 class Residuals(NamedTuple):
-    """Draws of a flow: noise, residuals r, log weights, and the features of globals that locals depend on."""
+    """Draws x of a flow: noise, residuals r, log weights, and the features of globals that locals depend on."""
 
     z: Float[np.ndarray, "s p"]
     r: Float[np.ndarray, "s p"]
     log_weights: Float[np.ndarray, " s"]
     features: Float[np.ndarray, "s f"]
+    x: Float[np.ndarray, "s p"]
+
+    def is_near(self, tolerance: float) -> bool:
+        """Tell whether the flow is good, and within this distance of the target."""
+        return distance(self.log_weights) < tolerance and judge(self.log_weights, draws=self.x).verdict == "good"
 
     def is_sound(self) -> bool:
         """Tell whether all numbers are finite."""
@@ -66,7 +75,7 @@ class Residuals(NamedTuple):
 
 
 @background_jit(Effort.LIGHT)
-def _residuals(flow: StructuredBernsteinFlow, target: Target, z: Float[Array, "s p"]) -> tuple[Array, Array, Array]:
+def _residuals(flow: StructuredBernsteinFlow, target: Target, z: Float[Array, "s p"]) -> tuple[Array, ...]:
     def pulled_back(z):
         x, log_det = flow.transform_and_log_det(z)
         return target.log_density(x) + log_det, x
@@ -74,7 +83,7 @@ def _residuals(flow: StructuredBernsteinFlow, target: Target, z: Float[Array, "s
     def one(z):
         (value, x), score = jax.value_and_grad(pulled_back, has_aux=True)(z)
         features = flow.features(x)
-        return score + z, value - flow.base_log_prob(z), features
+        return score + z, value - flow.base_log_prob(z), features, x
 
     with inlined(flow):
         return jax.lax.map(one, z, batch_size=sampling.draws_at_once(sampling.num_rows(target), len(z)))
@@ -86,7 +95,7 @@ def prepare(flow: StructuredBernsteinFlow, target: Target) -> None:
 
 
 def regress_score(
-    flow: StructuredBernsteinFlow, target: Target, key: Key[Array, ""], deadline: Deadline
+    flow: StructuredBernsteinFlow, target: Target, key: Key[Array, ""], deadline: Deadline, tolerance: float = 0.0
 ) -> StructuredBernsteinFlow:
     """Return a flow with a higher ELBO, or the same one. Its base noise must be normal.
 
@@ -95,6 +104,7 @@ def regress_score(
         target: what it is fitted to.
         key: a random key.
         deadline: ends the rounds early.
+        tolerance: distance from the target, in nats, that is asked for.
     """
     best, share, in_vain, trial = flow, SHARE, 0, flow
     elbo, seen = -np.inf, None
@@ -107,6 +117,8 @@ def regress_score(
         else:
             in_vain, share = in_vain + 1, 0.5 * share
         if seen is None or in_vain > 1 or share < LEAST_SHARE or not deadline.has_left(LEFT_FOR_ROUND):
+            break
+        if seen.is_near(NEAR * tolerance):
             break
         trial = _displaced(best, seen, share)
     return best

@@ -29,6 +29,9 @@ MIN_DEGREE, MAX_SCALES = 3, 16
 # An unconstrained value at which scales are nearly zero.
 LOW = -30.0
 
+# What it costs, the blocks, and whether they form a chain.
+Arrangement = tuple[float, list[np.ndarray], bool]
+
 
 def pattern_of(hessians: Sequence[csr_array]) -> csr_array:
     """Tell which pairs of dimensions interact at any of several points: a symmetric pattern without its diagonal."""
@@ -62,9 +65,13 @@ def find_structure(pattern: csr_array, scales: Sequence[int] = ()) -> Structure 
     leaders = [int(i) for i in scales if degree[i] >= MIN_DEGREE]
     rest = np.setdiff1d(np.arange(dim), leaders)
     best: tuple[float, Structure] | None = None
+    may_be_dense = True
     while len(leaders) <= min(MAX_LEADERS, dim // 2):
         graph = pattern[rest][:, rest]
-        for cost, blocks, chained in _arrangements(graph):
+        dense = _dense(graph) if may_be_dense and leaders else []
+        # More globals make a dense block smaller, and nothing simpler.
+        may_be_dense &= not leaders
+        for cost, blocks, chained in (*_arrangements(graph), *dense):
             total = len(leaders) + cost
             if leaders and (best is None or total < best[0]):
                 members = tuple(tuple(int(rest[i]) for i in block) for block in blocks)
@@ -80,9 +87,9 @@ def find_structure(pattern: csr_array, scales: Sequence[int] = ()) -> Structure 
     return None if best is None else best[1]
 
 
-def _arrangements(graph: csr_array) -> list[tuple[float, list[np.ndarray], bool]]:
-    """Return (cost, blocks, whether they form a chain) for the ways in which a graph falls apart."""
-    found: list[tuple[float, list[np.ndarray], bool]] = []
+def _arrangements(graph: csr_array) -> list[Arrangement]:
+    """Return the ways in which a graph falls apart."""
+    found: list[Arrangement] = []
     label = connected_components(graph, directed=False)[1]
     sizes = np.bincount(label)
     if sizes.max() <= MAX_BLOCK:
@@ -94,10 +101,13 @@ def _arrangements(graph: csr_array) -> list[tuple[float, list[np.ndarray], bool]
             blocks = [order[i : i + width] for i in range(0, len(order), width)]
             if len(blocks) > 2:
                 found.append((width + CHAIN_COST, blocks, True))
-    if graph.shape[0] <= MAX_DENSE:
-        num = graph.shape[0]
-        found.append((DENSE_COST + num / 8 + (num / LARGE_DENSE) ** 2, [np.arange(num)], False))
     return found
+
+
+def _dense(graph: csr_array) -> list[Arrangement]:
+    """Return all dimensions as one block, if they are not too many."""
+    num = graph.shape[0]
+    return [(DENSE_COST + num / 8 + (num / LARGE_DENSE) ** 2, [np.arange(num)], False)] if num <= MAX_DENSE else []
 
 
 def scale_dimensions(layout: AbstractLayout) -> list[int]:

@@ -28,7 +28,7 @@ from bernflow.fit.conditionals import Moments, conditional_moments
 from bernflow.fit.deadline import Deadline
 from bernflow.fit.dense_start import averaged_design
 from bernflow.fit.differences import DifferencedTarget
-from bernflow.fit.global_flow import fit_globals, prepare_globals
+from bernflow.fit.global_flow import fit_globals, prepare_globals, train_globals
 from bernflow.fit.interpolation import interpolate
 from bernflow.fit.intervals import choose_coordinates, locals_on_intervals
 from bernflow.fit.marginal import GlobalGaussian, find_globals, match_moments
@@ -42,6 +42,7 @@ from bernflow.fit.surrogate import MAX_GLOBALS
 from bernflow.fit.variational import are_gaussian, nearest_gaussians, skewness
 from bernflow.fit.views import views_of
 from bernflow.fit.work import has_large_matrices
+from bernflow.flows.autoregressive import BernsteinFlow
 from bernflow.flows.dense import is_one_dense_block
 from bernflow.flows.families import MAX_DIM_FULL, Spec
 from bernflow.flows.structure import Structure
@@ -130,7 +131,7 @@ def structured_start(
     if flow is None:
         return None
     if shape.regresses_score and deadline.has_left(score_regression.LEFT_FOR_ROUND):
-        flow = score_regression.regress_score(placed(flow), seen, nth(key, 2), deadline)
+        flow = score_regression.regress_score(placed(flow), seen, nth(key, 2), deadline, settings.tolerance or 0.0)
     return placed(jax.tree.map(lambda leaf: np.asarray(leaf)[None] if eqx.is_array(leaf) else leaf, flow))
 
 
@@ -146,12 +147,20 @@ class Search(NamedTuple):
 
 def _with_dense_block(search: Search, gaussian: GlobalGaussian, key: Key[Array, ""]) -> StructuredBernsteinFlow | None:
     """Return a flow whose one block of locals is interpolated; None where its modes are not found."""
-    design = averaged_design(search.target, search.structure, gaussian, generator(key))
+    target, structure, settings, deadline, build = search
+
+    def leaders_at(gaussian: GlobalGaussian, at: Moments | None) -> BernsteinFlow:
+        flow = build(gaussian).leaders
+        if at is None or not deadline.has_left(LEFT_TO_TRAIN):
+            return flow
+        return train_globals(flow, gaussian, at, list(structure.leaders), settings, nth(key, 1)) or flow
+
+    design = averaged_design(target, structure, gaussian, leaders_at, generator(key))
     if design is None:
         return None
-    gaussian, averaged = design
-    flow = search.build(gaussian)
-    return eqx.tree_at(lambda f: f.locals, flow, interpolate(flow.locals, gaussian, averaged))
+    flow = build(design.gaussian)
+    interpolated = interpolate(flow.locals, design.gaussian, design.averaged)
+    return eqx.tree_at(lambda f: (f.leaders, f.locals), flow, (design.leaders, interpolated))
 
 
 def _with_small_blocks(

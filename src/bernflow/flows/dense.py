@@ -17,9 +17,9 @@ from bernflow.flows.structure import Structure
 # The least size of a block whose moments are interpolated.
 MIN_SIZE = 9
 # Number of functions of the globals: per global, its bounds, and a bound on the total size of their matrices.
-PER_GLOBAL, MAX_FUNCTIONS, MIN_FUNCTIONS, MAX_NUMBERS = 8, 64, 8, 2**22
+PER_GLOBAL, MAX_FUNCTIONS, MIN_FUNCTIONS, MAX_NUMBERS = 16, 64, 8, 2**22
 # Number of interpolation points: this factor times (number of globals + 1)^2, and its bound.
-POINT_FACTOR, MAX_POINTS = 4, 256
+POINT_FACTOR, MAX_POINTS = 8, 256
 
 
 def is_one_dense_block(structure: Structure) -> bool:
