@@ -9,6 +9,7 @@ from scipy.linalg import solve_triangular
 from scipy.special import ndtri
 from scipy.stats.qmc import Halton
 
+from bernflow.diagnostics.importance import ess_fraction
 from bernflow.fit.averages import Averaged, averaged_moments
 from bernflow.fit.conditionals import Moments, conditional_moments, join
 from bernflow.fit.global_flow import draw_globals
@@ -21,6 +22,9 @@ from bernflow.target import Target
 
 # How much wider than the globals the values are; of every so many, one is farther out than most draws, by so much.
 SPREAD, FAR_EVERY, BEYOND = 1.4, 4, (1.0, 3.0)
+# Shares of the values that are placed by the Gaussian of the globals, and by the flows that are trained one after the
+# other on what is known by then.
+SHARES = (0.5, 0.25, 0.25)
 # At this share of the values a mode must be found.
 MIN_SOUND = 0.5
 # Draws from the interpolated marginal, how much wider than the Gaussian they are, and how many must be effective.
@@ -41,6 +45,18 @@ class DenseDesign(NamedTuple):
     averaged: Averaged
 
 
+class Placed(NamedTuple):
+    """Moments of a block at values of the globals that a flow has placed, and how well the flow fits their marginal.
+
+    Attributes:
+        moments: where a conditional mode was found.
+        ess: effective draws, as a fraction, when the values stand for draws of the flow.
+    """
+
+    moments: Moments
+    ess: float
+
+
 def averaged_design(
     target: Target,
     structure: Structure,
@@ -50,8 +66,10 @@ def averaged_design(
 ) -> DenseDesign | None:
     """Return a flow of the globals, and moments of a dense block at values of the globals.
 
-    Half of the values are spread evenly around the mode; the flow of the globals that follows from them places the
-    other half. This returns None where a conditional mode is found at too few of them.
+    The first values are spread evenly around the mode. Flows of the globals that are trained on what is known place the
+    others, which show whether a flow fits: a regression through few values can be wrong between and beyond them. A
+    flow that fits worse than the Gaussian it began with is replaced by the Gaussian. This returns None where a
+    conditional mode is found at too few values.
 
     Args:
         target: the posterior.
@@ -60,27 +78,53 @@ def averaged_design(
         flow_of: returns the flow of the globals at a Gaussian, trained where the marginal is known.
         random: of the values of the globals and of the noise in averages.
     """
-    num, own = num_points(structure.num_leaders), list(structure.leaders)
+    total, own = num_points(structure.num_leaders), list(structure.leaders)
     sequence = Halton(structure.num_leaders, seed=random)
-    found: list[Moments] = []
-    leaders = flow_of(gaussian, None)
-    for count in (num // 2, num - num // 2):
-        z = SPREAD * ndtri(sequence.random(count))
-        far = slice(0, count, FAR_EVERY)
-        radius = np.linalg.norm(z[far], axis=1, keepdims=True)
-        z[far] *= (np.sqrt(z.shape[1]) + random.uniform(*BEYOND, radius.shape)) / radius
+
+    def place(leaders: BernsteinFlow, gaussian: GlobalGaussian, count: int) -> Placed | None:
+        z = _spread_noise(sequence.random(count), random)
         x = np.repeat(gaussian.x[None], count, 0)
-        x[:, own] = draw_globals(leaders, z)[0]
+        x[:, own], minus_log_q = draw_globals(leaders, z)
         moments = conditional_moments(target, structure, x, gaussian.locals)
-        found.append(moments.at(np.isfinite(moments.log_density)))
-        if len(found[-1].x) < MIN_SOUND * count:
+        sound = np.isfinite(moments.log_density)
+        if np.sum(sound) < MIN_SOUND * count:
             return None
-        together = join(found)
+        return Placed(moments.at(sound), _ess_as_draws(np.where(sound, moments.log_density + minus_log_q, -np.inf), z))
+
+    leaders = flow_of(gaussian, None)
+    first = place(leaders, gaussian, round(SHARES[0] * total))
+    if first is None:
+        return None
+    together = first.moments
+    for share in SHARES[1:]:
         gaussian = _match_marginal(gaussian, together.x[:, own], together.log_density, random)
         leaders = flow_of(gaussian, together)
+        more = place(leaders, gaussian, round(share * total))
+        if more is None or more.ess < first.ess:
+            leaders = flow_of(gaussian, None)
+            more = place(leaders, gaussian, round(share * total))
+        if more is not None:
+            together = join([together, more.moments])
     averaged = averaged_moments(target, structure, together, random)
     sound = np.isfinite(averaged.moments.log_density)
-    return DenseDesign(gaussian, leaders, averaged.at(sound)) if np.sum(sound) >= MIN_SOUND * num else None
+    return DenseDesign(gaussian, leaders, averaged.at(sound)) if np.sum(sound) >= MIN_SOUND * total else None
+
+
+def _spread_noise(uniform: Float[np.ndarray, "k c"], random: np.random.Generator) -> Float[np.ndarray, "k c"]:
+    """Return noise that is wider than that of draws, some of it on shells farther out."""
+    z = SPREAD * ndtri(uniform)
+    far = slice(0, len(z), FAR_EVERY)
+    radius = np.linalg.norm(z[far], axis=1, keepdims=True)
+    z[far] *= (np.sqrt(z.shape[1]) + random.uniform(*BEYOND, radius.shape)) / radius
+    return z
+
+
+def _ess_as_draws(log_weights: Float[np.ndarray, " k"], z: Float[np.ndarray, "k c"]) -> float:
+    """Return the effective fraction of draws, seen at noise that is wider than theirs; shells do not count."""
+    wide = np.arange(len(z)) % FAR_EVERY != 0
+    to_normal = -0.5 * (1.0 - SPREAD**-2) * np.sum(z[wide] ** 2, 1)
+    together = log_weights[wide] + to_normal
+    return float(ess_fraction(together) / ess_fraction(to_normal)) if np.isfinite(together).any() else 0.0
 
 
 def _match_marginal(

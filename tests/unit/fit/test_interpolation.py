@@ -12,8 +12,11 @@ import bernflow as bf
 from bernflow.fit.averages import averaged_moments
 from bernflow.fit.conditionals import conditional_moments
 from bernflow.fit.dense_start import averaged_design
+from bernflow.fit.global_flow import draw_globals
 from bernflow.fit.interpolation import fit_interpolant, interpolate
 from bernflow.fit.marginal import GlobalGaussian
+from bernflow.flows.affine import TriangularAffine
+from bernflow.flows.autoregressive import BernsteinFlow
 from bernflow.flows.dense import DenseConditional
 from bernflow.flows.structure import Structure
 from bernflow.flows.structured import StructuredBernsteinFlow
@@ -49,19 +52,33 @@ def exact_marginal(g):
     return stats.multivariate_normal(np.zeros(60), covariance).logpdf(OUTCOME) - 0.5 * np.sum(g**2)
 
 
+def gaussian_at_the_mode(target, structure):
+    mode = optimize.minimize(lambda g: -exact_marginal(g), np.zeros(2))
+    at = conditional_moments(target, structure, np.concatenate([mode.x, np.zeros(NUM)])[None])
+    return GlobalGaussian(mode.x, np.linalg.cholesky(mode.hess_inv), at.x[0], at.locals)
+
+
+def gaussian_flow(gaussian, at=None):
+    return BernsteinFlow(
+        as_key(0), TriangularAffine(jnp.asarray(gaussian.loc), jnp.asarray(gaussian.tril)), order=6, width=4
+    )
+
+
+def assert_same_draws(flow, other):
+    z = np.random.default_rng(5).normal(size=(20, 2))
+    np.testing.assert_allclose(draw_globals(flow, z)[0], draw_globals(other, z)[0], atol=1e-12)
+
+
 def test_locals_given_globals_are_those_of_a_linear_model():
     structure = Structure(NUM + 2, (0, 1), (tuple(range(2, NUM + 2)),))
     target = target_of(components, NUM + 2)
-    # As a search for the mode of the marginal finds it.
-    mode = optimize.minimize(lambda g: -exact_marginal(g), np.zeros(2))
-    loc, tril = mode.x, np.linalg.cholesky(mode.hess_inv)
-    x = np.concatenate([loc, np.zeros(NUM)])
-    at = conditional_moments(target, structure, x[None])
-    gaussian = GlobalGaussian(loc, tril, at.x[0], at.locals)
-    gaussian, averaged = averaged_design(target, structure, gaussian, np.random.default_rng(0))
+    gaussian, leaders, averaged = averaged_design(
+        target, structure, gaussian_at_the_mode(target, structure), gaussian_flow, np.random.default_rng(0)
+    )
     loc, tril = gaussian.loc, gaussian.tril
     flow = StructuredBernsteinFlow(as_key(0), structure, jnp.asarray(loc), jnp.asarray(tril), order=6, width=4)
     assert isinstance(flow.locals, DenseConditional)
+    assert_same_draws(leaders, flow.leaders)
     flow = eqx.tree_at(lambda flow: flow.locals, flow, interpolate(flow.locals, gaussian, averaged))
     z = np.asarray(flow.sample_base(as_key(2), 200))
     draw = jax.jit(jax.vmap(flow.transform_and_log_det))
@@ -77,6 +94,28 @@ def test_locals_given_globals_are_those_of_a_linear_model():
     # The Gaussian of the globals has their moments.
     weights = np.exp(exact - log_q_globals - np.max(exact - log_q_globals))
     assert weights.sum() ** 2 / np.sum(weights**2) > 0.9 * len(weights)
+
+
+@pytest.mark.parametrize(("moved", "is_kept"), [(40.0, False), (0.0, True)])
+def test_a_flow_of_the_globals_that_misses_their_marginal_is_replaced_by_the_gaussian(moved, is_kept):
+    structure = Structure(NUM + 2, (0, 1), (tuple(range(2, NUM + 2)),))
+    target = target_of(components, NUM + 2)
+    trained = []
+
+    def flow_of(gaussian, at):
+        if at is None:
+            return gaussian_flow(gaussian)
+        scale = 1.0 if moved else 0.97
+        trained.append(gaussian_flow(gaussian._replace(loc=gaussian.loc + moved, tril=scale * gaussian.tril)))
+        return trained[-1]
+
+    design = averaged_design(
+        target, structure, gaussian_at_the_mode(target, structure), flow_of, np.random.default_rng(0)
+    )
+    assert len(trained) == 2
+    assert_same_draws(design.leaders, trained[-1] if is_kept else gaussian_flow(design.gaussian))
+    farthest = np.max(np.abs(design.averaged.moments.x[:, :2] - design.gaussian.loc) / np.diag(design.gaussian.tril))
+    assert farthest < 20.0
 
 
 def test_functions_are_interpolated_between_points():
