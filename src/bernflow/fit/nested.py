@@ -5,11 +5,11 @@ ends there. With the other globals integrated out by Laplace's method, as the lo
 mass. They are few, and the marginal of every one of them is followed by parabolas.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from scipy.optimize import minimize
 
 from bernflow.fit.conditionals import Moments, conditional_moments, gradients
@@ -19,8 +19,10 @@ from bernflow.target import Target
 
 # Most steps toward the mode of all but the scales.
 MAX_CLIMB = 100
-# Half-widths of the parabolas, one round each, and the longest move in units of them.
+# Half-widths of the parabolas, and the longest move in units of them. With the first one, rounds go on as long as they
+# gain so many nats, up to so many of them.
 HALF_WIDTHS, LONGEST = (1.0, 0.5), 1.0
+MIN_GAIN, MAX_ROUNDS = 0.5, 8
 # The least curvature along a scale: flatter ones count as two standard units wide.
 LEAST_CURVATURE = 0.25
 
@@ -52,18 +54,12 @@ def find_nested(
         return _given(target, structure, _climb(target, x, scales), ~is_scale)
 
     best = max((given(x, shift) for x in points[:1] for shift in SCALE_SHIFTS), key=lambda found: found.value)
-    num, others = int(is_scale.sum()), leaders[~is_scale]
-    curvature, slopes = np.full(num, LEAST_CURVATURE), np.zeros((num, len(others)))
-    for half in HALF_WIDTHS:
-        for k in range(num):
-            along = np.eye(num)[k]
-            below, above = (given(best.at.x[0], move * along) for move in (-half, half))
-            bend = (2.0 * best.value - below.value - above.value) / half**2
-            curvature[k] = max(bend, LEAST_CURVATURE)
-            slopes[k] = (above.at.x[0, others] - below.at.x[0, others]) / (2.0 * half)
-            move = np.clip((above.value - below.value) / (2.0 * half) / curvature[k], -LONGEST * half, LONGEST * half)
-            there = given(best.at.x[0], move * along)
-            best = max((best, below, above, there), key=lambda found: found.value)
+    for _ in range(MAX_ROUNDS):
+        before = best.value
+        best = _along_scales(given, best, leaders, is_scale, HALF_WIDTHS[0]).best
+        if best.value < before + MIN_GAIN:
+            break
+    best, curvature, slopes = _along_scales(given, best, leaders, is_scale, HALF_WIDTHS[1])
     covariance = np.zeros((len(leaders), len(leaders)))
     covariance[np.ix_(is_scale, is_scale)] = np.diag(1.0 / curvature)
     crossed = slopes / curvature[:, None]
@@ -71,6 +67,40 @@ def find_nested(
     covariance[np.ix_(~is_scale, ~is_scale)] = best.covariance + slopes.T @ crossed
     x = best.at.x[0]
     return GlobalGaussian(x[leaders], np.linalg.cholesky(covariance), x, best.at.locals)
+
+
+class Along(NamedTuple):
+    """Parabolas along every scale.
+
+    Attributes:
+        best: the highest point that was met.
+        curvature: of the log marginal.
+        slopes: changes of the modes of the other globals.
+    """
+
+    best: Given
+    curvature: Float[np.ndarray, " s"]
+    slopes: Float[np.ndarray, "s o"]
+
+
+def _along_scales(
+    given: Callable[[Float[np.ndarray, " p"], Float[np.ndarray, " s"]], Given],
+    best: Given,
+    leaders: Int[np.ndarray, " c"],
+    is_scale: Bool[np.ndarray, " c"],
+    half: float,
+) -> Along:
+    """Follow the marginal along one scale after the other, by parabolas of this half-width."""
+    others = leaders[~is_scale]
+    curvature, slopes = [], []
+    for along in np.eye(int(is_scale.sum())):
+        below, above = (given(best.at.x[0], move * along) for move in (-half, half))
+        curvature.append(max((2.0 * best.value - below.value - above.value) / half**2, LEAST_CURVATURE))
+        slopes.append((above.at.x[0, others] - below.at.x[0, others]) / (2.0 * half))
+        move = np.clip((above.value - below.value) / (2.0 * half) / curvature[-1], -LONGEST * half, LONGEST * half)
+        there = given(best.at.x[0], move * along)
+        best = max((best, below, above, there), key=lambda found: found.value)
+    return Along(best, np.array(curvature), np.stack(slopes))
 
 
 def _given(target: Target, structure: Structure, x: Float[np.ndarray, " p"], others: np.ndarray) -> Given:

@@ -9,7 +9,8 @@ is zero where the flow is exact. Replacing z by z + d(z), where d_i is a small f
     E[r . d] - 1/2 E[|d|^2 + sum_i (d d_i / d z_i)^2].
 
 The best displacement in a family of functions is therefore a projection of r: a function of the earlier dimensions
-times the Hermite polynomial He_k(z_i) gets 1 / (k + 1) of its least-squares coefficient. Globals can be far from
+times the Hermite polynomial He_k(z_i) gets 1 / (k + 1) of its least-squares coefficient. Among the functions are
+products of two earlier dimensions (`flows.bend`). Globals can be far from
 Gaussian at first, so their mean and covariance take damped Newton steps: by Stein's identity the expected Hessian is
 E[r z^T] - I. A round takes one gradient at each of a few thousand draws; training steps need many times as many.
 """
@@ -19,7 +20,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Int, Key
 
 from bernflow.background import Effort, background_jit
 from bernflow.diagnostics import importance
@@ -30,14 +31,16 @@ from bernflow.fit.tally import count
 from bernflow.fit.train.divergence import distance
 from bernflow.flows.autoregressive import FIRST_INCREMENT, LOG_SCALE, SHIFT, BernsteinFlow
 from bernflow.flows.base import inlined
+from bernflow.flows.dense import is_one_dense_block
 from bernflow.flows.structured import StructuredBernsteinFlow
 from bernflow.keys import generator, nth
 from bernflow.placement import placed
 from bernflow.posterior import sampling
 from bernflow.target import Target
 
-# Draws of a round, in blocks of one compiled shape, and the most rounds.
-NUM_DRAWS, BLOCK, MAX_ROUNDS = 2000, 250, 12
+# Draws of a round, in blocks of one compiled shape, and the most rounds. With quadratic terms of noise, of which there
+# are many, rounds that gain nothing any more are followed by others with more draws.
+NUM_DRAWS, MANY_DRAWS, BLOCK, MAX_ROUNDS = 2000, 8000, 250, 20
 # Share of a displacement that is applied, and the least after it was halved because the ELBO fell.
 SHARE, LEAST_SHARE = 0.7, 0.1
 # Rounds end after two in a row that raise the ELBO by less than this, in standard errors or in nats.
@@ -46,8 +49,10 @@ MIN_GAIN, MIN_GAIN_ERRORS = 0.02, 2.0
 MAX_FACTOR, MAX_SHIFT, MAX_LOG_SCALE, MAX_BEND = 4.0, 1.0, 0.5, (0.12, 0.04)
 # Residuals beyond so many times their median size, plus a constant, are cut off: heavy tails would decide all.
 CUT_OFF, CUT_OFF_CONSTANT = 4.0, 3.0
-# Coefficients with fewer standard errors than this are noise: of many pairs of globals, and of single locals.
+# Coefficients with fewer standard errors than this are noise: of pairs of globals, and of single locals.
 MIN_ERRORS_OF_PAIR, MIN_ERRORS = 3.0, 2.0
+# Likewise of products of two earlier coordinates, of which there are many thousands, and the largest coefficient.
+MIN_ERRORS_OF_PRODUCT, MAX_PRODUCT = 4.0, 0.3
 # Directions of the features with a smaller singular value than this share of the largest are left out.
 LEAST_SIZE = 0.01
 # Nearer to the target than this share of the tolerance, nothing is left to do.
@@ -107,26 +112,31 @@ def regress_score(
         tolerance: distance from the target, in nats, that is asked for.
     """
     best, share, in_vain, trial = flow, SHARE, 0, flow
-    elbo, seen = -np.inf, None
+    elbo, seen, num = -np.inf, None, NUM_DRAWS
     for number in range(MAX_ROUNDS):
-        there = _look(trial, target, nth(key, number))
+        there = _look(trial, target, nth(key, number), num)
         value, error = importance.elbo(there.log_weights) if there.is_sound() else (-np.inf, np.inf)
         if value > elbo:
             in_vain = 0 if value > elbo + max(MIN_GAIN, MIN_GAIN_ERRORS * error) else in_vain + 1
             best, elbo, seen, share = trial, value, there, min(SHARE, 2.0 * share)
         else:
             in_vain, share = in_vain + 1, 0.5 * share
-        if seen is None or in_vain > 1 or share < LEAST_SHARE or not deadline.has_left(LEFT_FOR_ROUND):
+        if seen is None or not deadline.has_left(LEFT_FOR_ROUND) or seen.is_near(NEAR * tolerance):
             break
-        if seen.is_near(NEAR * tolerance):
-            break
+        if in_vain > 1 or share < LEAST_SHARE:
+            if flow.bend is None or num == MANY_DRAWS:
+                break
+            in_vain, share, num = 0, SHARE, MANY_DRAWS
+            elbo, seen = -np.inf, None
+            trial = best
+            continue
         trial = _displaced(best, seen, share)
     return best
 
 
-def _look(flow: StructuredBernsteinFlow, target: Target, key: Key[Array, ""]) -> Residuals:
+def _look(flow: StructuredBernsteinFlow, target: Target, key: Key[Array, ""], num: int = NUM_DRAWS) -> Residuals:
     """Evaluate residuals at draws of a flow, in pairs of opposite noise."""
-    half = generator(key).standard_normal((NUM_DRAWS // 2, flow.dim))
+    half = generator(key).standard_normal((num // 2, flow.dim))
     z = np.concatenate([half, -half])
     count(len(z))
     parts = [_residuals(flow, target, z[i : i + BLOCK]) for i in range(0, len(z), BLOCK)]
@@ -135,14 +145,20 @@ def _look(flow: StructuredBernsteinFlow, target: Target, key: Key[Array, ""]) ->
 
 def _displaced(flow: StructuredBernsteinFlow, seen: Residuals, share: float) -> StructuredBernsteinFlow:
     """Return the flow with its noise displaced by a share of what the residuals ask for."""
-    num = flow.structure.num_leaders
-    first = seen._replace(z=seen.z[:, :num], r=_cut_off(seen.r[:, :num]))
-    rest = seen._replace(z=seen.z[:, num:], r=_cut_off(seen.r[:, num:]))
-    return eqx.tree_at(
-        lambda f: (f.leaders, f.locals),
-        flow,
-        (_displaced_globals(flow.leaders, first, share), _displaced_locals(flow.locals, rest, share)),
-    )
+    num, seen = flow.structure.num_leaders, seen._replace(r=_cut_off(seen.r))
+    first = seen._replace(z=seen.z[:, :num], r=seen.r[:, :num])
+    rest = seen._replace(z=seen.z[:, num:], r=seen.r[:, num:])
+    basis = Basis.of(seen.features)
+    leaders = _displaced_globals(flow.leaders, first, share)
+    locals_ = _displaced_locals(flow.locals, rest, basis, share)
+    flow = eqx.tree_at(lambda f: (f.leaders, f.locals), flow, (leaders, locals_))
+    if flow.bend is None:
+        return flow
+    # Locals see quadratic terms of the globals in the features, too.
+    left = np.concatenate([first.r, rest.r - basis.left @ _coefficients(basis.left, rest.r)], 1)
+    places = np.arange(flow.dim)
+    earlier = places if is_one_dense_block(flow.structure) else np.minimum(places, num)
+    return eqx.tree_at(lambda f: f.bend, flow, placed(flow.bend.adding(_products(seen.z, left, earlier, share))))
 
 
 def _displaced_globals(flow: BernsteinFlow, seen: Residuals, share: float) -> BernsteinFlow:
@@ -178,12 +194,30 @@ def _displaced_globals(flow: BernsteinFlow, seen: Residuals, share: float) -> Be
     )
 
 
-def _displaced_locals(conditional: Any, seen: Residuals, share: float) -> Any:
+class Basis(NamedTuple):
+    """Functions of the globals, orthonormal over the draws.
+
+    Attributes:
+        left: their values.
+        back: maps their coefficients to those of a constant and the features.
+    """
+
+    left: Float[np.ndarray, "s b"]
+    back: Float[np.ndarray, "f b"]
+
+    @classmethod
+    def of(cls, features: Float[np.ndarray, "s f"]) -> "Basis":
+        """Return the functions that a constant and the features span."""
+        columns = np.concatenate([np.ones((len(features), 1)), features], 1)
+        left, sizes, right = np.linalg.svd(columns, full_matrices=False)
+        kept = sizes > LEAST_SIZE * sizes[0]
+        return cls(left[:, kept], right[kept].T / sizes[kept])
+
+
+def _displaced_locals(conditional: Any, seen: Residuals, basis: Basis, share: float) -> Any:
     """Return the conditional flow with other shapes, and with shift and log scale of its noise by regression."""
     z, r, drift = seen.z, seen.r, conditional.drift
-    left, sizes, right = np.linalg.svd(np.concatenate([np.ones((len(z), 1)), seen.features], 1), full_matrices=False)
-    kept = sizes > LEAST_SIZE * sizes[0]
-    left, back = left[:, kept], right[kept].T / sizes[kept]
+    left, back = basis
     curvature = _curvature(z, r)
     r = r / curvature
     shift = share * back @ _coefficients(left, r)
@@ -235,6 +269,33 @@ def _bends(
         mean = np.where(mean**2 > MIN_ERRORS**2 * variance, _shrunk(mean, variance), 0.0)
         found.append(np.clip(share * mean / (square * (degree + 1)), -most, most))
     return found[0], found[1]
+
+
+def _products(
+    z: Float[np.ndarray, "s p"], r: Float[np.ndarray, "s p"], earlier: Int[np.ndarray, " p"], share: float
+) -> tuple[Int[np.ndarray, "3 t"], Float[np.ndarray, " t"]]:
+    """Return the products of two earlier coordinates that every residual depends on, with their coefficients.
+
+    Args:
+        z: noise.
+        r: residuals.
+        earlier: the number of leading coordinates that enter products, for every residual.
+        share: of the displacement that is applied.
+    """
+    num, terms, coefficients = len(z), [], []
+    squares = z**2
+    for i, most in enumerate(earlier):
+        own, first = r[:, i], z[:, :most]
+        mean = (first.T * own) @ first / num
+        variance = (squares[:, :most].T * own**2) @ squares[:, :most] / num**2
+        # He_2 in place of squares; its norm is two, that of products is one.
+        places = np.arange(most)
+        parabola = own[:, None] * (squares[:, :most] - 1.0)
+        mean[places, places], variance[places, places] = np.mean(parabola, 0) / 2.0, np.var(parabola, 0) / (4.0 * num)
+        k, j = np.nonzero(np.tril(mean**2 > MIN_ERRORS_OF_PRODUCT**2 * variance))
+        terms.append(np.stack([np.full(len(j), i), j, k]))
+        coefficients.append(share * _shrunk(mean[k, j], variance[k, j]))
+    return np.concatenate(terms, 1), np.clip(np.concatenate(coefficients), -MAX_PRODUCT, MAX_PRODUCT)
 
 
 def _coefficients(basis: Float[np.ndarray, "s f"], response: Float[np.ndarray, "s n"]) -> Float[np.ndarray, "f n"]:

@@ -64,6 +64,8 @@ MAX_DIM_FACTORED = 512
 MAX_MATCHED = 12
 # Under a time limit, the least share of it that must be left for a stage of the start which improves it.
 LEFT_TO_MATCH, LEFT_FOR_SHAPES, LEFT_TO_TRAIN, LEFT_FOR_SKEWNESS = 0.6, 0.6, 0.5, 0.4
+# Up to so many dimensions noise may depend on products of earlier noise, so many of them.
+MAX_BENT, MAX_BENDS = 512, 8192
 # They are spread wider than the Gaussian, so that tails are seen.
 SPREAD = 1.4
 # Of every so many one global is farther out: scales near zero have a long tail, in which they govern all locals.
@@ -249,6 +251,17 @@ class Shape(NamedTuple):
         is_rough = structure.num_leaders > MAX_GLOBALS or structure.chained or is_one_dense_block(structure)
         return is_rough and self.spec.noise == "normal"
 
+    @property
+    def num_bends(self) -> int:
+        """Number of products of two coordinates of the noise on which others may depend.
+
+        These regressions find them. Of few globals the network of their flow finds more.
+        """
+        structure = self.structure
+        bent = self.structure.dim if is_one_dense_block(structure) else structure.num_leaders
+        is_worth_it = self.regresses_score and bent > MAX_GLOBALS and structure.dim <= MAX_BENT
+        return MAX_BENDS if is_worth_it else 0
+
 
 def _flow_at(
     key: Key[Array, ""], shape: Shape, loc: Float[np.ndarray, " c"], tril: Float[np.ndarray, "c c"]
@@ -264,6 +277,7 @@ def _flow_at(
         noise=spec.noise,
         views=shape.views,
         bounded=shape.bounded,
+        num_bends=shape.num_bends,
     )
 
 

@@ -163,17 +163,22 @@ class BernsteinFlow(AbstractScoredFlow):
         With log q(T(z)) = log f_Z(z) - log |J(z)|, the gradient is J^-T times its z-gradient.
         """
         state = self._forward(z)
-        return self._score(state, self._slopes(state), z)
+        return self._score(state, self._slopes(state), jax.grad(self.base_log_prob)(z))
 
     def transform_and_score(
-        self, z: Float[Array, " p"]
+        self, z: Float[Array, " p"], noise_score: Float[Array, " p"] | None = None
     ) -> tuple[Float[Array, " p"], Float[Array, ""], Float[Array, " p"]]:
-        """Return x = T(z), log |dx/dz| and the score at x; only x can be differentiated."""
-        state, slopes = self.forward_with_derivatives(z)
-        return *self.apply_outer(state), constant(self)._score(stop_gradient(state), slopes, z)
+        """Return x = T(z), log |dx/dz| and the score at x; only x can be differentiated.
 
-    def _score(self, state: ForwardState, slopes: Slopes, z: Float[Array, " p"]) -> Float[Array, " p"]:
-        noise_score = jax.grad(self.base_log_prob)(z)
+        Args:
+            z: noise.
+            noise_score: the gradient of its log density, if that is not the base noise.
+        """
+        state, slopes = self.forward_with_derivatives(z)
+        noise_score = jax.grad(self.base_log_prob)(z) if noise_score is None else noise_score
+        return *self.apply_outer(state), constant(self)._score(stop_gradient(state), slopes, noise_score)
+
+    def _score(self, state: ForwardState, slopes: Slopes, noise_score: Float[Array, " p"]) -> Float[Array, " p"]:
         if self.network is None and self.skip is None and isinstance(self.outer, DiagonalAffine):
             # Independent dimensions: avoid a matrix, whose memory would be quadratic in p.
             slope = self.outer.row_norms() * (jnp.exp(state.log_scale) * jnp.exp(state.shape.log_slope()))

@@ -233,7 +233,10 @@ def build(recipe: dict[str, Any]) -> AbstractDistribution:
             structure = Structure.from_json(recipe)
             num = structure.num_leaders
             sizes = {"order": order, "width": width, "noise": noise, "views": views_from_json(recipe, num)}
-            sizes["bounded"] = tuple(map(int, recipe.get("bounded", ())))
+            sizes |= {
+                "bounded": tuple(map(int, recipe.get("bounded", ()))),
+                "num_bends": int(recipe.get("num_bends", 0)),
+            }
             return StructuredBernsteinFlow(key, structure, jnp.zeros(num), jnp.eye(num), **sizes)
         case {"kind": "bernstein", "order": order, "noise": noise, "width": width, "skip": skip} if (
             noise in NOISES and recipe["outer"] != "low-rank"

@@ -15,6 +15,7 @@ from bernflow.flows.affine import TriangularAffine
 from bernflow.flows.atoms import MAX_FACTORS, Atoms
 from bernflow.flows.autoregressive import BernsteinFlow
 from bernflow.flows.base import AbstractScoredFlow, Fixed, constant
+from bernflow.flows.bend import Bend
 from bernflow.flows.bounded import from_logit, mask_of, to_logit
 from bernflow.flows.curved import MAX_SIZE, Curved
 from bernflow.flows.dense import DenseConditional, is_one_dense_block
@@ -177,9 +178,11 @@ class StructuredBernsteinFlow(AbstractScoredFlow):
     """A `BernsteinFlow` of the globals, and locals that are Gaussian given them, transformed by Bernstein polynomials.
 
     Memory and time are linear in the number of locals. The noise is in the order of `Structure.order`, x in the order
-    of the target.
+    of the target. With `num_bends`, noise first gets so many quadratic terms in earlier noise (`Bend`); memory is
+    then quadratic in the number of dimensions.
     """
 
+    bend: Bend | None
     leaders: BernsteinFlow
     # A Conditional or a DenseConditional, whose parameters have different types.
     locals: Any
@@ -198,10 +201,12 @@ class StructuredBernsteinFlow(AbstractScoredFlow):
         noise: str = "normal",
         views: tuple[View, ...] | None = None,
         bounded: tuple[int, ...] = (),
+        num_bends: int = 0,
     ):
         leader_key, local_key = jax.random.split(key)
         self.dim = structure.dim
         self.structure = structure
+        self.bend = Bend(num_bends) if num_bends else None
         self.leaders = BernsteinFlow(leader_key, TriangularAffine(loc, tril), order=order, width=width, noise=noise)
         sizes: dict[str, Any] = {"order": order, "width": width, "noise": noise}
         if is_one_dense_block(structure):
@@ -225,7 +230,7 @@ class StructuredBernsteinFlow(AbstractScoredFlow):
 
     def transform_and_log_det(self, z: Float[Array, " p"]) -> tuple[Float[Array, " p"], Float[Array, ""]]:
         """Map noise to a parameter vector; return x and log |dx/dz|."""
-        first, rest = self._split(z)
+        first, rest = self._split(z if self.bend is None else self.bend(z))
         g, log_det = self.leaders.transform_and_log_det(first)
         shape = self.locals.shape(rest)
         local, log_det_local = self.locals.color(self._parameters(g), shape.tailed.value)
@@ -238,6 +243,7 @@ class StructuredBernsteinFlow(AbstractScoredFlow):
         z, _ = self.leaders.inverse_and_log_det(g)
         value, _ = self.locals.whiten(self._parameters(g), local)
         z = jnp.concatenate([z, self.locals.invert_shapes(value)])
+        z = z if self.bend is None else self.bend.invert(z)
         return z, -self.transform_and_log_det(z)[1]
 
     def score(self, z: Float[Array, " p"]) -> Float[Array, " p"]:
@@ -248,8 +254,12 @@ class StructuredBernsteinFlow(AbstractScoredFlow):
         self, z: Float[Array, " p"]
     ) -> tuple[Float[Array, " p"], Float[Array, ""], Float[Array, " p"]]:
         """Return x = T(z), log |dx/dz| and the score at x; only x can be differentiated."""
+        noise_score = jax.grad(self.base_log_prob)(z)
+        if self.bend is not None:
+            noise_score, z = self.bend.pull_back(z, noise_score), self.bend(z)
         first, rest = self._split(z)
-        g, log_det, score_g = self.leaders.transform_and_score(first)
+        score_first, score_rest = self._split(noise_score)
+        g, log_det, score_g = self.leaders.transform_and_score(first, score_first)
         shape, slopes, value = self.locals.shape_and_slopes(rest)
         local, log_det_local = self.locals.color(self._parameters(g), value)
         x = jnp.concatenate([g, local])[self.structure.places]
@@ -257,8 +267,7 @@ class StructuredBernsteinFlow(AbstractScoredFlow):
         log_det = log_det + jnp.sum(log_slope) + log_det_local
 
         g, local, value, log_slope = stop_gradient((g, local, value, log_slope))
-        noise_score = jax.grad(self.base_log_prob)(z)[self.structure.num_leaders :]
-        by_value = (noise_score - slopes.log_slope_by_z) * jnp.exp(-log_slope)
+        by_value = (score_rest - slopes.log_slope_by_z) * jnp.exp(-log_slope)
         fixed = constant(self)
         by_g, by_local = fixed.locals.pull_back(fixed._parameters, g, local, value, by_value)
         score = jnp.concatenate([score_g + by_g, by_local])
@@ -276,6 +285,7 @@ class StructuredBernsteinFlow(AbstractScoredFlow):
             "order": self.leaders.order,
             "noise": self.leaders.noise,
             "width": self.locals.drift.b1.shape[0],
+            "num_bends": 0 if self.bend is None else self.bend.num_terms,
             **self.locals.recipe(),
             **self.structure.to_json(),
         }
