@@ -190,6 +190,16 @@ def with_interpolated_moments(flow, rng):
     return eqx.tree_at(places, flow, [Fixed(value) for value in new.values()])
 
 
+def with_products(flow, rng):
+    """Let noise depend on products of earlier noise, if the flow has them: half of its terms are used."""
+    if flow.bend is None:
+        return flow
+    row = rng.integers(1, flow.dim, size=flow.bend.num_terms // 2)
+    k = rng.integers(row)
+    terms = np.stack([row, rng.integers(k + 1), k])
+    return eqx.tree_at(lambda f: f.bend, flow, flow.bend.adding((terms, 0.2 * rng.normal(size=len(row)))))
+
+
 def hierarchical(structure, noise="normal", **coordinates):
     """The Bernstein flow of a hierarchical posterior, with few dimensions."""
 
@@ -198,7 +208,8 @@ def hierarchical(structure, noise="normal", **coordinates):
         flow = StructuredBernsteinFlow(jax.random.key(seed), structure, *start(structure.num_leaders), **sizes)
         is_dense = isinstance(flow.locals, DenseConditional)
         with_moments = with_interpolated_moments if is_dense else with_natural_parameters
-        return perturbed(with_moments(flow, np.random.default_rng(seed)), seed, amount=0.1)
+        flow = with_products(with_moments(flow, np.random.default_rng(seed)), np.random.default_rng(seed))
+        return perturbed(flow, seed, amount=0.1)
 
     return make
 
@@ -239,6 +250,12 @@ CASES = {
     "bernstein-wide-logistic-5": Case("bernstein", 5, wide(5, 3, noise="logistic"), 8.0),
     "bernstein-very-wide-2": Case("bernstein", 2, very_wide(2, 1, 1, 1)),
     "bernstein-very-wide-6": Case("bernstein", 6, very_wide(6, 2, 2, 2), 5.0, triangular=False),
+    "bernstein-bent-2": Case(
+        "bernstein", 2, hierarchical(Structure(2, (1,), ((0,),)), num_bends=3), 6.0, triangular=False
+    ),
+    "bernstein-bent-6": Case(
+        "bernstein", 6, hierarchical(Structure(6, (2, 3), ((0, 4), (1,), (5,))), num_bends=12), 4.0, triangular=False
+    ),
     "bernstein-locals-2": Case("bernstein", 2, hierarchical(Structure(2, (1,), ((0,),))), 5.0, triangular=False),
     "bernstein-blocks-6": Case(
         "bernstein", 6, hierarchical(Structure(6, (2, 3), ((0, 4), (1,), (5,)))), 4.0, triangular=False

@@ -15,6 +15,7 @@ Gaussian at first, so their mean and covariance take damped Newton steps: by Ste
 E[r z^T] - I. A round takes one gradient at each of a few thousand draws; training steps need many times as many.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -74,9 +75,10 @@ class Residuals(NamedTuple):
         """Tell whether the flow is good, and within this distance of the target."""
         return distance(self.log_weights) < tolerance and judge(self.log_weights, draws=self.x).verdict == "good"
 
-    def is_sound(self) -> bool:
-        """Tell whether all numbers are finite."""
-        return bool(np.isfinite(self.log_weights).all() and np.isfinite(self.r).all())
+    def elbo(self) -> tuple[float, float]:
+        """Return the ELBO and its standard error; minus infinity where a number is not finite."""
+        is_sound = np.isfinite(self.log_weights).all() and np.isfinite(self.r).all()
+        return importance.elbo(self.log_weights) if is_sound else (-np.inf, np.inf)
 
 
 @background_jit(Effort.LIGHT)
@@ -100,7 +102,12 @@ def prepare(flow: StructuredBernsteinFlow, target: Target) -> None:
 
 
 def regress_score(
-    flow: StructuredBernsteinFlow, target: Target, key: Key[Array, ""], deadline: Deadline, tolerance: float = 0.0
+    flow: StructuredBernsteinFlow,
+    target: Target,
+    key: Key[Array, ""],
+    deadline: Deadline,
+    tolerance: float = 0.0,
+    num_draws: Sequence[int] = (NUM_DRAWS, MANY_DRAWS),
 ) -> StructuredBernsteinFlow:
     """Return a flow with a higher ELBO, or the same one. Its base noise must be normal.
 
@@ -110,31 +117,28 @@ def regress_score(
         key: a random key.
         deadline: ends the rounds early.
         tolerance: distance from the target, in nats, that is asked for.
+        num_draws: draws of a round; after the first number only to find quadratic terms.
     """
-    best, share, in_vain, trial = flow, SHARE, 0, flow
-    elbo, seen, num = -np.inf, None, NUM_DRAWS
-    for number in range(MAX_ROUNDS):
-        there = _look(trial, target, nth(key, number), num)
-        value, error = importance.elbo(there.log_weights) if there.is_sound() else (-np.inf, np.inf)
-        if value > elbo:
-            in_vain = 0 if value > elbo + max(MIN_GAIN, MIN_GAIN_ERRORS * error) else in_vain + 1
-            best, elbo, seen, share = trial, value, there, min(SHARE, 2.0 * share)
-        else:
-            in_vain, share = in_vain + 1, 0.5 * share
-        if seen is None or not deadline.has_left(LEFT_FOR_ROUND) or seen.is_near(NEAR * tolerance):
-            break
-        if in_vain > 1 or share < LEAST_SHARE:
-            if flow.bend is None or num == MANY_DRAWS:
-                break
-            in_vain, share, num = 0, SHARE, MANY_DRAWS
-            elbo, seen = -np.inf, None
-            trial = best
-            continue
-        trial = _displaced(best, seen, share)
+    best, number = flow, 0
+    for num in num_draws if flow.bend is not None else num_draws[:1]:
+        trial, share, in_vain = best, SHARE, 0
+        elbo, seen = -np.inf, None
+        while number < MAX_ROUNDS and in_vain < 2 and share >= LEAST_SHARE:
+            there = look(trial, target, nth(key, number), num)
+            number += 1
+            value, error = there.elbo()
+            if value > elbo:
+                in_vain = 0 if value > elbo + max(MIN_GAIN, MIN_GAIN_ERRORS * error) else in_vain + 1
+                best, elbo, seen, share = trial, value, there, min(SHARE, 2.0 * share)
+            else:
+                in_vain, share = in_vain + 1, 0.5 * share
+            if seen is None or not deadline.has_left(LEFT_FOR_ROUND) or seen.is_near(NEAR * tolerance):
+                return best
+            trial = _displaced(best, seen, share)
     return best
 
 
-def _look(flow: StructuredBernsteinFlow, target: Target, key: Key[Array, ""], num: int = NUM_DRAWS) -> Residuals:
+def look(flow: StructuredBernsteinFlow, target: Target, key: Key[Array, ""], num: int = NUM_DRAWS) -> Residuals:
     """Evaluate residuals at draws of a flow, in pairs of opposite noise."""
     half = generator(key).standard_normal((num // 2, flow.dim))
     z = np.concatenate([half, -half])

@@ -34,11 +34,14 @@ from bernflow.fit.intervals import choose_coordinates, locals_on_intervals
 from bernflow.fit.marginal import GlobalGaussian, find_globals, match_moments
 from bernflow.fit.nested import find_nested
 from bernflow.fit.regression import regress
+from bernflow.fit.score_regression import LEFT_FOR_ROUND
 from bernflow.fit.settings import Settings
 from bernflow.fit.skewed import with_skewness
 from bernflow.fit.sparsity import sparse_hessians
 from bernflow.fit.structure import find_structure, pattern_of, scale_dimensions
 from bernflow.fit.surrogate import MAX_GLOBALS
+from bernflow.fit.train.divergence import distance
+from bernflow.fit.train.stopping import OUT_OF_REACH
 from bernflow.fit.variational import are_gaussian, nearest_gaussians, skewness
 from bernflow.fit.views import views_of
 from bernflow.fit.work import has_large_matrices
@@ -66,6 +69,10 @@ MAX_MATCHED = 12
 LEFT_TO_MATCH, LEFT_FOR_SHAPES, LEFT_TO_TRAIN, LEFT_FOR_SKEWNESS = 0.6, 0.6, 0.5, 0.4
 # Up to so many dimensions noise may depend on products of earlier noise, so many of them.
 MAX_BENT, MAX_BENDS = 512, 8192
+# Globals have moved if their mean did by so many standard deviations, or a standard deviation changed by such a factor.
+FAR_MOVE, FAR_RATIO = 1.0, 1.5
+# They are searched for again at this distance from the target, in nats, at least.
+MIN_DISTANCE = 0.1
 # They are spread wider than the Gaussian, so that tails are seen.
 SPREAD = 1.4
 # Of every so many one global is farther out: scales near zero have a long tail, in which they govern all locals.
@@ -132,8 +139,8 @@ def structured_start(
         flow = _with_small_blocks(search, gaussian, design_key, prepare_all)
     if flow is None:
         return None
-    if shape.regresses_score and deadline.has_left(score_regression.LEFT_FOR_ROUND):
-        flow = score_regression.regress_score(placed(flow), seen, nth(key, 2), deadline, settings.tolerance or 0.0)
+    if shape.regresses_score and deadline.has_left(LEFT_FOR_ROUND):
+        flow = _regressed(search, flow, gaussian, nth(key, 2), prepare_all)
     return placed(jax.tree.map(lambda leaf: np.asarray(leaf)[None] if eqx.is_array(leaf) else leaf, flow))
 
 
@@ -202,6 +209,53 @@ def _with_small_blocks(
     if is_skewed and deadline.has_left(LEFT_FOR_SKEWNESS):
         flow = eqx.tree_at(lambda f: f.locals, flow, with_skewness(flow.locals, skewness(target, structure, at)))
     return flow
+
+
+def _regressed(
+    search: Search,
+    flow: StructuredBernsteinFlow,
+    gaussian: GlobalGaussian,
+    key: Key[Array, ""],
+    prepare_all: Callable[[], None],
+) -> StructuredBernsteinFlow:
+    """Return a flow after regressions of the score.
+
+    With many globals a second search follows where they have moved and the flow is far from the target: the locals
+    given the globals were found around the Gaussian from which they moved.
+    """
+    target, structure, settings, deadline, _ = search
+    regress_score = functools.partial(
+        score_regression.regress_score, target=target, deadline=deadline, tolerance=settings.tolerance or 0.0
+    )
+    is_split = structure.num_leaders > MAX_GLOBALS and not is_one_dense_block(structure) and not structure.chained
+    if not is_split:
+        return regress_score(placed(flow), key=key)
+    flow = regress_score(placed(flow), key=key, num_draws=(score_regression.NUM_DRAWS,))
+    first = score_regression.look(flow, target, nth(key, 1))
+    is_far = distance(first.log_weights) > max(MIN_DISTANCE, OUT_OF_REACH * (settings.tolerance or 0.0))
+    moved = _moved(target, structure, gaussian, first.x) if is_far and deadline.has_left(LEFT_FOR_ROUND) else None
+    if moved is not None:
+        again = _with_small_blocks(search, moved, nth(key, 2), prepare_all)
+        again = regress_score(placed(again), key=nth(key, 3), num_draws=(score_regression.NUM_DRAWS,))
+        if score_regression.look(again, target, nth(key, 1)).elbo()[0] > first.elbo()[0]:
+            flow = again
+    return regress_score(flow, key=nth(key, 4), num_draws=(score_regression.MANY_DRAWS,))
+
+
+def _moved(
+    target: Target, structure: Structure, gaussian: GlobalGaussian, draws: Float[np.ndarray, "s p"]
+) -> GlobalGaussian | None:
+    """Return the Gaussian with the moments of draws of the globals; None where it is much the same as before."""
+    globals_ = draws[:, list(structure.leaders)]
+    loc, tril = globals_.mean(0), np.linalg.cholesky(np.cov(globals_.T))
+    shift = np.max(np.abs(np.linalg.solve(gaussian.tril, loc - gaussian.loc)))
+    ratio = np.linalg.norm(tril, axis=1) / np.linalg.norm(gaussian.tril, axis=1)
+    if shift < FAR_MOVE and max(ratio.max(), 1.0 / ratio.min()) < FAR_RATIO:
+        return None
+    x = np.array(gaussian.x)
+    x[list(structure.leaders)] = loc
+    at = conditional_moments(target, structure, x[None], gaussian.locals)
+    return GlobalGaussian(loc, tril, at.x[0], at.locals) if np.isfinite(at.log_density[0]) else None
 
 
 def see_structure(target: Target, points: Float[np.ndarray, "k p"], scales: Sequence[int]) -> Structure | None:

@@ -10,7 +10,7 @@ from scipy.special import gammaln
 import bernflow as bf
 from bernflow.diagnostics import importance
 from bernflow.fit.deadline import Deadline
-from bernflow.fit.score_regression import _look, regress_score
+from bernflow.fit.score_regression import look, regress_score
 from bernflow.fit.skewed import displaced_shapes
 from bernflow.flows.structure import Structure
 from bernflow.flows.structured import StructuredBernsteinFlow
@@ -53,10 +53,10 @@ def skewed(x):
     return first + jnp.sum(own * local - jnp.exp(local) - jax.scipy.special.gammaln(own))
 
 
-def flow_at(loc, scale):
-    return StructuredBernsteinFlow(
-        as_key(0), STRUCTURE, jnp.asarray(loc), jnp.asarray(scale * np.eye(NUM_GLOBALS)), order=20, width=8
-    )
+def flow_at(loc, scale, num_bends=0):
+    tril = jnp.asarray(scale * np.eye(NUM_GLOBALS))
+    sizes = {"order": 20, "width": 8, "num_bends": num_bends}
+    return StructuredBernsteinFlow(as_key(0), STRUCTURE, jnp.asarray(loc), tril, **sizes)
 
 
 def target_of(log_density):
@@ -64,7 +64,7 @@ def target_of(log_density):
 
 
 def elbo_of(flow, target):
-    return importance.elbo(_look(flow, target, as_key(99)).log_weights)
+    return importance.elbo(look(flow, target, as_key(99)).log_weights)
 
 
 def test_a_gaussian_is_found_from_standard_normal_noise():
@@ -81,6 +81,22 @@ def test_skewed_noise_and_scales_that_depend_on_globals_are_found():
     assert -0.05 < found < 3.0 * error
     # A Gaussian of the globals alone cannot come as near: each loses about 0.008 nats by its skewness.
     assert elbo_of(flow, target)[0] < -1.0
+
+
+def test_dependence_on_products_of_globals_is_found():
+    def curved(x):
+        """Standard normal, with the third global and the locals moved by products of the first two: evidence one."""
+        g, local = x[:NUM_GLOBALS], x[NUM_GLOBALS:]
+        moved = g.at[2].add(-0.5 * g[0] * g[1]).at[1].add(-0.4 * (g[0] ** 2 - 1.0))
+        z = local - 0.3 * g[0] * moved[1]
+        return -0.5 * jnp.sum(moved**2) - 0.5 * jnp.sum(z**2) - 0.5 * len(x) * np.log(2 * np.pi)
+
+    target = target_of(curved)
+    straight, bent = (flow_at(np.zeros(NUM_GLOBALS), 1.0, num_bends=num) for num in (0, 64))
+    straight, bent = (regress_score(flow, target, as_key(1), Deadline.start()) for flow in (straight, bent))
+    found, error = elbo_of(bent, target)
+    assert -0.1 < found < 3.0 * error
+    assert elbo_of(straight, target)[0] < found - 0.1
 
 
 def test_an_exact_flow_stays_as_it_is():
