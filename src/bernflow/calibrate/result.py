@@ -160,7 +160,14 @@ class Calibration:
         return pd.DataFrame(rows, index=[q.label for q in self.quantities])
 
     def plot(self, **kwargs: Any) -> Any:
-        """Plot the ranks with their band, and z-scores against contraction; see `bernflow.plots.plot_calibration`."""
+        """Plot the ranks with their band, and z-scores against contraction.
+
+        Args:
+            **kwargs: arguments of `bernflow.plots.plot_calibration`.
+
+        Returns:
+            The figure.
+        """
         from bernflow.plots import plot_calibration
 
         return plot_calibration(self, **kwargs)

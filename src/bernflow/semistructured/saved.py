@@ -73,17 +73,20 @@ def save(estimator: "SemiStructured", path: str | os.PathLike) -> Path:
 
 
 def load(path: str | os.PathLike, model: Any = None, *args: Any, **options: Any) -> Any:
-    """Read what `Posterior.save` or `SemiStructured.save` wrote.
+    """Load a file written by `Posterior.save` or `SemiStructured.save`.
 
     Args:
         path: the file.
-        model: of a posterior: the model as it was given to `fit`, for weighted draws, predictions and refining; its
-            code and data are not in the file. Of a `SemiStructured`: the network as it was given to it, for
+        model: for a posterior, the model as it was passed to `fit`, for weighted draws, predictions and refining; its
+            code and data are not in the file. For a `SemiStructured`, the network as it was passed to it, for
             predictions.
         *args: positional arguments of a NumPyro model.
-        **options: of a posterior: `model_kwargs`, keyword arguments of a NumPyro model, and `check`: False attaches a
-            model or data other than those of the fit, which is then judged anew. Of a `SemiStructured`: its `augment`
+        **options: for a posterior: `model_kwargs`, keyword arguments of a NumPyro model, and `check`: False attaches a
+            model or data other than those of the fit, which is then judged again. For a `SemiStructured`: its `augment`
             and `prior`, for another fit.
+
+    Returns:
+        The posterior, or the fitted `SemiStructured`.
 
     Example:
         >>> path = post.save("posterior.bernflow")

@@ -85,6 +85,9 @@ def from_pymc(model: Any) -> AbstractPyMCModel:
     Args:
         model: a `pymc.Model`; it is not modified.
 
+    Returns:
+        A model for `bernflow.fit`.
+
     Example:
         >>> import pymc as pm
         >>> with pm.Model() as model:
