@@ -1,4 +1,4 @@
-"""`calibrate`: simulate from a model, fit every data set at once, and rank what is known among the draws."""
+"""`calibrate`: simulate from a model, fit all data sets, and rank the true parameters among the draws."""
 
 import math
 from collections.abc import Callable
@@ -69,7 +69,7 @@ def calibrate(
         simulate: a simulation to use instead of a model: `simulate(key)` returns the parameters by name, drawn from
             the prior, and the model of data drawn given them. It is compiled, so it must be written with `jax.numpy`.
         num_simulations: number of data sets.
-        num_draws: number of draws that every parameter is ranked among.
+        num_draws: number of draws among which every parameter is ranked.
         key: integer seed or `jax.random.key`; the same call gives the same result.
         family: see `bernflow.fit`.
         order: see `bernflow.fit`.
@@ -138,6 +138,6 @@ def calibrate(
 
 
 def _block_size(num: int, target: Target, settings: Settings) -> int:
-    """Return how many simulations to fit together: blocks of one size, within the memory."""
+    """Return how many simulations to fit together: equal blocks, within the memory."""
     largest = max(1, min(MAX_BLOCK, MAX_ROWS // (num_rows(target.model) * settings.num_particles)))
     return math.ceil(num / math.ceil(num / largest))

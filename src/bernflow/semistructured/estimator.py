@@ -47,7 +47,7 @@ KINDS = ("mean", "proba", "draws", "linear", "images")
 
 
 class SemiStructured(Parameters):
-    """A regression on a table whose unexplained part is a deep network of images (or any other tensor).
+    """A regression on a table with a deep network of images (or any other tensor) in its linear predictor.
 
     With the columns X of the table and the output h of the network, one number per row (K-1 for K classes),
 

@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 KIND = FileKind(
     "bernflow-semistructured", 1, "a saved SemiStructured", "SemiStructured.save(path)", "fit and save it again"
 )
-# The arguments of the estimator that are plain values.
+# Arguments of the estimator that are plain values.
 PLAIN = ("formula", "outcome", "networks", "precision", "images")
 
 
 def save(estimator: "SemiStructured", path: str | os.PathLike) -> Path:
-    """Save a fitted estimator to one file, whole or not at all."""
+    """Save a fitted estimator to one file, atomically."""
     path = Path(path)
     if not path.parent.is_dir():
         raise ArgumentError(f"save({str(path)!r}): the folder {str(path.parent)!r} does not exist: create it first.")
@@ -98,7 +98,7 @@ def load(path: str | os.PathLike, model: Any = None, *args: Any, **options: Any)
     try:
         manifest, arrays = read_container(Path(path), KIND)
     except FileFormatError as error:
-        # Another kind of file, or none: the reader of posteriors says what is wrong with it.
+        # Another kind of file, or none: the reader of posteriors reports the error.
         if KIND.what in str(error) and "damaged" in str(error) and _names_itself(Path(path)):
             raise
         return load_posterior(path, model, *args, **options)
@@ -162,7 +162,7 @@ def _names_itself(path: Path) -> bool:
 
 
 def _without_objects(values: np.ndarray) -> np.ndarray:
-    """Return text as an array of characters; other objects have no place in a file of plain data."""
+    """Return text as an array of characters, since the file contains plain arrays only."""
     if values.dtype.kind != "O":
         return values
     if all(isinstance(value, str) for value in values):
