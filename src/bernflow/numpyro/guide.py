@@ -121,12 +121,8 @@ class AutoBernstein(AutoContinuous):
     def sample_posterior(self, rng_key, params, *args, sample_shape=(), **kwargs) -> dict[str, Array]:
         """Draw latent and deterministic sites on the constrained scale.
 
-        Args:
-            rng_key: a `jax.random.key`.
-            params: the trained parameters.
-            *args: positional arguments of the model.
-            sample_shape: shape of the draws, in front of that of the sites.
-            **kwargs: keyword arguments of the model.
+        `rng_key` is a `jax.random.key`, `params` are the trained parameters, `args` and `kwargs` the arguments of the
+        model. The draws of a site have shape `sample_shape` followed by the shape of the site.
         """
         self._check_params(params)
         return super().sample_posterior(rng_key, params, *args, sample_shape=sample_shape, **kwargs)
