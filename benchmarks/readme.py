@@ -1,6 +1,6 @@
-"""Put kept figures into the README: `python -m benchmarks.readme` rewrites what stands between its markers.
+"""Write kept results into the README: `python -m benchmarks.readme` rewrites the text between its markers.
 
-Every figure comes from a file in results/. What was not measured is said to be not measured.
+Every number comes from a file in results/. A result that is missing is shown as "not measured".
 """
 
 import csv
@@ -64,7 +64,7 @@ def table(records, results=ROOT / "results"):
         best = best_method(shown)
         cells = [_cell(shown[method], method == best) if method in shown else NOT_MEASURED for method in COLUMNS]
         place = list(COLUMNS).index(PAPER)
-        # Many runs of the paper's recipe, which does not end in one place, say more than one of this benchmark.
+        # The paper's recipe ends in several optima: the median over many runs says more than one run of this benchmark.
         cells[place] = repeated(target, results) or cells[place]
         lines.append(f"| {title} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -82,12 +82,12 @@ def _cell(row, best):
 
 
 def nats(kl):
-    """Write a KL; below the Monte Carlo error of 50,000 draws it is no number to quote."""
+    """Format a KL; values below the Monte Carlo error of 50,000 draws are shown as a bound."""
     return "< 0.0001" if kl < 1e-4 else f"{kl:.4f}" if kl < 1 else f"{kl:.1f}" if kl < 100 else f"{kl:.0f}"
 
 
 def repeated(target, results):
-    """Return the figure of the experiment that repeats the paper, with a link to its page, if there is one."""
+    """Return the result of the experiment that repeats the paper, linked to its page, or None."""
     if target not in REPEATED:
         return None
     folder, name, wanted = REPEATED[target]
@@ -105,22 +105,21 @@ def repeated(target, results):
 
 
 def summary(records):
-    """Return what all targets together say, and how many keys the medians are of."""
+    """Return the number of keys and one sentence per goal over all targets."""
     keys: dict[str, set[int]] = {}
     for record in records:
         if record["target"] in ROWS:
             keys.setdefault(record["method"], set()).add(record["key"])
-    # The recipe of the paper stands apart: most of its figures are those of other pages.
+    # The paper's recipe is left out: most of its numbers come from other pages.
     counts = {method: len(keys[method]) for method in COLUMNS if method in keys and method != PAPER}
     others = {method: count for method, count in counts.items() if method != DEFAULTS}
-    runs = f"Medians of up to {counts.get(DEFAULTS, 0)} keys for bernflow"
+    runs = f"Medians over up to {counts.get(DEFAULTS, 0)} keys for bernflow"
     if others:
         fewest, most = min(others.values()), max(others.values())
-        runs += f", of {fewest if fewest == most else f'{fewest} to {most}'} for the others"
-    runs += "; figures with a link are those of the page that it leads to"
-    return "\n".join(
-        [f"{runs}. Over all targets that were measured:", "", *(f"- {s}" for s in goals(records, all_cases()))]
-    )
+        count = f"{fewest if fewest == most else f'{fewest} to {most}'} key{'' if most == 1 else 's'}"
+        runs += f" and {count} for the other methods"
+    runs += "; numbers with a link come from the linked page"
+    return "\n".join([f"{runs}. Over all measured targets:", "", *(f"- {s}" for s in goals(records, all_cases()))])
 
 
 def page(text, records):

@@ -1,4 +1,4 @@
-"""What MkDocs does not do by itself: kept results become pages, and links to them work as they do in the repository."""
+"""Additions to MkDocs: pages of kept results, links as in the repository, notebooks, and the code of the gallery."""
 
 import importlib.util
 import posixpath
@@ -11,12 +11,12 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
-# Pages of results, and what they show or link to.
+# Pages of results, and the files that they show or link to.
 KEPT = ("results/README.md", "results/*/README.md", "results/*/*.png", "results/*/*.csv", "benchmarks/*/results/*.md")
-# The site can be built without: then its pages have no link to a notebook.
+# Optional: without jupytext, tutorials have no link to a notebook.
 HAS_NOTEBOOKS = importlib.util.find_spec("jupytext") is not None
-# Pages that are a section by themselves, as those of results are: beside them there is nothing to navigate.
-ALONE = ("index.md", "start.md", "experiments.md")
+# Pages that are a section by themselves, like those of results: they need no navigation at the side.
+ALONE = ("index.md", "start.md", "gallery.md", "experiments.md")
 LINK = re.compile(r"(\]\()(?!https?:|#|mailto:)([^)#\s]+)")
 
 
@@ -27,7 +27,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             uri = path.relative_to(ROOT).as_posix()
             files.append(File.generated(config, uri, abs_src_path=str(path)))
     if HAS_NOTEBOOKS:
-        notebooks = _notebooks()
+        notebooks = _script("notebooks")
         for page in notebooks.pages():
             content = notebooks.text_of(notebooks.make(page))
             files.append(File.generated(config, f"tutorials/{page.stem}.ipynb", content=content))
@@ -35,8 +35,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files, **_: Any) -> str:
-    """Let links that leave docs/ lead to a page of the site, or else to the repository."""
+    """Resolve links that leave docs/ to a page of the site or to the repository, and insert the code of the gallery."""
     uri = page.file.src_uri
+    if uri == "gallery.md":
+        markdown = _script("gallery").expand(markdown)
     if uri in ALONE or uri.startswith(("results/", "benchmarks/")):
         page.meta["hide"] = ["navigation"]
     notebook = f"{posixpath.splitext(uri)[0]}.ipynb"
@@ -61,8 +63,8 @@ def _relative(target: str, uri: str) -> str:
     return posixpath.relpath(target, posixpath.dirname(uri) or ".")
 
 
-def _notebooks() -> Any:
-    spec = importlib.util.spec_from_file_location("notebooks", ROOT / "docs" / "notebooks.py")
+def _script(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

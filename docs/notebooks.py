@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 TUTORIALS = ROOT / "docs" / "tutorials"
 REPOSITORY = "https://github.com/bernflow/bernflow/blob/main"
 LINK = re.compile(r"(\]\()(?!https?:|#|mailto:)([^)#\s]+)")
-# What a page shows of its output; a notebook makes its own.
+# The output on a page; a notebook has its own.
 OUTPUT = re.compile(r"\n<!-- output -->\n.*?<!-- end of output -->\n", flags=re.DOTALL)
 # Seconds for one cell.
 TIME_LIMIT = 900
@@ -27,7 +27,7 @@ def pages() -> list[Path]:
 
 
 def make(page: Path) -> dict[str, Any]:
-    """Return the notebook of a page: text as it is, and every paragraph of its code in a cell."""
+    """Return the notebook of a page: its text unchanged, and every paragraph of its code in a cell."""
     import jupytext
 
     place = page.relative_to(ROOT).parent.as_posix()
@@ -43,9 +43,9 @@ def make(page: Path) -> dict[str, Any]:
 
 
 def paragraphs(code: str) -> list[str]:
-    """Split code where a blank line lies between two statements; a thing printed last is shown by the notebook."""
+    """Split code at blank lines between statements; a final `print` becomes an expression that the notebook shows."""
     lines = code.splitlines()
-    # Lines of statements; blank ones among them are no borders.
+    # Lines of statements; code is not split at blank lines inside them.
     inside = {
         number for node in ast.parse(code).body for number in range(node.lineno, (node.end_lineno or node.lineno))
     }
@@ -59,7 +59,7 @@ def paragraphs(code: str) -> list[str]:
 
 
 def _show_last(code: str) -> str:
-    """Replace a last `print(name)` or `print(name[...])` by what it prints, which a notebook shows in rich form."""
+    """Replace a final `print(name)` or `print(name[...])` by its argument, which a notebook shows in rich form."""
     body = ast.parse(code).body
     match body[-1] if body else None:
         case ast.Expr(ast.Call(ast.Name("print"), [ast.Name() | ast.Subscript() as shown], [])) as last:
@@ -68,12 +68,12 @@ def _show_last(code: str) -> str:
 
 
 def text_of(notebook: dict[str, Any]) -> str:
-    """Return what stands in the file."""
+    """Return the content of the file."""
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
 
 
 def execute(notebook: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Run a notebook in a kernel of its own, in `folder`, and return it with its output."""
+    """Run a notebook in its own kernel, in `folder`, and return it with its output."""
     import nbclient
     import nbformat
 

@@ -1,7 +1,7 @@
-"""Show in every tutorial what its code prints and draws, as a run of it as a notebook has shown it.
+"""Write the outputs of every tutorial into its page, from a run of its notebook.
 
 `python docs/outputs.py [NAME ...]` runs tutorials and the other pages with outputs, which takes minutes, and writes
-what they show below each block of their code, and their pictures to docs/assets/tutorials.
+their outputs below each block of code, and their pictures to docs/assets/tutorials.
 """
 
 import base64
@@ -15,21 +15,21 @@ from typing import Any
 
 FOLDER = Path(__file__).parent / "assets" / "tutorials"
 WIDGET = "application/vnd.jupyter.widget-view+json"
-# They show outputs as tutorials do.
+# Other pages with outputs.
 OTHER_PAGES = (Path(__file__).parent / "how-to" / "coming-from.md",)
-# A block of code and, between the two comments, what it showed.
+# A block of code and, between the two comments, its output.
 BEGIN, END = "<!-- output -->", "<!-- end of output -->"
 BLOCK = re.compile(rf"^```python\n(.*?)^```\n(\n{BEGIN}\n.*?{END}\n)?", flags=re.DOTALL | re.MULTILINE)
 
 
 def with_outputs(page: Path, cells: Iterator[dict[str, Any]], num_cells: Any, folder: Path = FOLDER) -> str:
-    """Return a page with what its code showed below each block, and write the pictures.
+    """Return a page with the output of its code below each block, and write the pictures.
 
     Args:
         page: the tutorial.
         cells: code cells of its notebook after it ran.
-        num_cells: given the code of a block, returns how many cells it became.
-        folder: where the pictures go.
+        num_cells: returns the number of cells of a block of code.
+        folder: folder of the pictures.
     """
     folder.mkdir(parents=True, exist_ok=True)
     title = page.read_text(encoding="utf-8").split("\n", 1)[0].removeprefix("# ")
@@ -49,7 +49,7 @@ def with_outputs(page: Path, cells: Iterator[dict[str, Any]], num_cells: Any, fo
                     pictures += 1
                     name = f"{page.stem}{'' if pictures == 1 else f'-{pictures}'}.png"
                     (folder / name).write_bytes(base64.b64decode(output["data"]["image/png"]))
-                    drawn.append(f"![{title}: the picture that the code draws](../assets/tutorials/{name})")
+                    drawn.append(f"![{title}: figure drawn by the code](../assets/tutorials/{name})")
                 elif "text/plain" in output.get("data", {}):
                     lines += output["data"]["text/plain"].rstrip().splitlines()
         shown = ["\n".join(["```text", *lines, "```"])] if lines else []
@@ -61,7 +61,7 @@ def with_outputs(page: Path, cells: Iterator[dict[str, Any]], num_cells: Any, fo
 
 
 def main(names: list[str]) -> None:
-    """Run the tutorials of these names, or all, and put down what they show."""
+    """Run the named tutorials, or all, and write their outputs."""
     spec = importlib.util.spec_from_file_location("notebooks", Path(__file__).with_name("notebooks.py"))
     assert spec is not None
     assert spec.loader is not None

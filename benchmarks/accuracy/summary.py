@@ -1,4 +1,4 @@
-"""What all runs say together: medians over the keys, and how often the goals are met."""
+"""Summarize all runs: medians over the keys, and how often the goals are met."""
 
 import math
 import statistics
@@ -33,6 +33,7 @@ FULL_RANK = ("AutoMultivariateNormal", "pymc-fullrank")
 MAX_KHAT = 0.7
 NUM_ERRORS = 2.0
 GOAL_ESS = 0.98
+LABELS = {DEFAULTS: "bernflow with its defaults", CHOICES: "bernflow with options tuned where applicable"}
 
 
 @dataclass(frozen=True)
@@ -145,15 +146,18 @@ def as_good(row: Mapping[str, Row], method: str, other: str) -> bool:
 def goals(records: Sequence[Record], cases: Mapping[str, Case]) -> list[str]:
     """Return the summary, one sentence per goal."""
     lines = []
-    for matched, words in ((False, "every method with its defaults"), (True, "the same number of gradients")):
+    for matched, words in (
+        (False, "With the defaults of the other methods"),
+        (True, "With equal numbers of gradients"),
+    ):
         table = rows(records, cases, matched)
-        for method, label in ((DEFAULTS, "bernflow"), (CHOICES, "bernflow with choices, where there are any")):
+        for method, label in LABELS.items():
             rivals = {t: best_method(r, set(r) - {DEFAULTS, CHOICES}) for t, r in table.items()}
             judged = {t: r for t, r in table.items() if rivals[t] and method in r and r[method].status is None}
             if judged:
                 behind = [t for t, r in judged.items() if not as_good(r, method, str(rivals[t]))]
                 lines.append(
-                    f"{label}, {words}: KL best, or within {NUM_ERRORS:g} standard errors of the best, on "
+                    f"{words}, {label} has the best KL, or one within {NUM_ERRORS:g} standard errors of it, on "
                     f"{len(judged) - len(behind)} of {len(judged)} targets{_named(behind)}."
                 )
     lines += _full_rank(rows(records, cases, matched=False))
@@ -161,7 +165,7 @@ def goals(records: Sequence[Record], cases: Mapping[str, Case]) -> list[str]:
 
 
 def _without_result(records: Sequence[Record]) -> list[str]:
-    """Say how many runs of others cannot be compared."""
+    """Count the runs of other methods that cannot be compared."""
     others = [r for r in records if r["method"] not in (DEFAULTS, CHOICES)]
     why = Counter(
         "exceeded the time limit" if r["status"].startswith(OUT_OF_TIME) else r["status"].split(":")[0]
@@ -171,7 +175,7 @@ def _without_result(records: Sequence[Record]) -> list[str]:
     if not why:
         return []
     counts = ", ".join(f"{reason} {num}" for reason, num in why.most_common())
-    return [f"Without a result, and so not compared: {sum(why.values())} of {len(others)} runs of others ({counts})."]
+    return [f"Not compared: {sum(why.values())} of {len(others)} runs of other methods gave no result ({counts})."]
 
 
 def _full_rank(table: Mapping[str, Mapping[str, Row]]) -> list[str]:
@@ -191,7 +195,8 @@ def _real(records: Sequence[Record], cases: Mapping[str, Case]) -> list[str]:
     if not real:
         return []
     return [
-        f"posteriordb: ESS fraction of at least {GOAL_ESS:g} on {len(real) - len(low)} of {len(real)}{_named(low)}."
+        f"posteriordb: the ESS fraction is at least {GOAL_ESS:g} on {len(real) - len(low)} of {len(real)} targets"
+        f"{_named(low)}."
     ]
 
 
@@ -201,8 +206,8 @@ def _verdicts(records: Sequence[Record]) -> list[str]:
         judged = [r for r in records if r["method"] == method and r.get("verdict_is_right") is not None]
         if judged:
             good, bad = ([r["target"] for r in judged if r[name]] for name in ("false_good", "false_bad"))
-            # Chains have no verdict: R-hat and the effective draws stand in for it.
-            whose = "the checks of nuts' chains" if method == "nuts" else method
+            # Chains have no verdict: R-hat and the ESS take its place.
+            whose = "NUTS (R-hat and ESS of its chains)" if method == "nuts" else method
             lines.append(
                 f"Verdicts of {whose}: {len(good)} false good{_named(dict.fromkeys(good))} and {len(bad)} false "
                 f"bad{_named(dict.fromkeys(bad))} in {len(judged)} runs."

@@ -75,7 +75,7 @@ def test_outputs_are_written_below_their_block_and_replaced(tmp_path):
 
     for printed in ("one\n", "two\n"):
         page.write_text(outputs_of.with_outputs(page, cells(printed), lambda code: code.count("\n\n") + 1, tmp_path))
-    shown = "*Output*\n\n```text\ntwo\n```\n\n![A page: the picture that the code draws](../assets/tutorials/page.png)"
+    shown = "*Output*\n\n```text\ntwo\n```\n\n![A page: figure drawn by the code](../assets/tutorials/page.png)"
     assert page.read_text() == (
         f"# A page\n\n```python\nprint(1)\n\nf\n```\n\n{outputs_of.BEGIN}\n{shown}\n{outputs_of.END}\n"
         "\nText\n\n```python\nx = 2\n```\n\nThe end\n"

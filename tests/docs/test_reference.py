@@ -1,4 +1,4 @@
-"""Every public name stands in the reference, with a docstring and an example."""
+"""The reference has every public name, with its arguments, what it returns, an example and a link to a guide."""
 
 import inspect
 import pkgutil
@@ -13,10 +13,13 @@ import bernflow.plots
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "reference").glob("*.md"))
-# What a page shows: the path that mkdocstrings reads, and the name under which users know it.
+# An entry of a page: the path that mkdocstrings reads, the public name, options, and the text up to the next entry.
 DIRECTIVE = re.compile(
-    r"^::: (?P<path>\S+)\n    options:\n      heading: (?P<name>\S+)\n(?P<more>(?: {6}.*\n)*)", re.MULTILINE
+    r"^::: (?P<path>\S+)\n    options:\n      heading: (?P<name>\S+)\n(?P<more>(?: {6}.*\n)*)"
+    r"(?P<text>(?:(?!:::).*\n)*)",
+    re.MULTILINE,
 )
+GUIDE = re.compile(r"\]\(\.\./(?:(?:how-to|tutorials)/[\w-]+|start)\.md(?:#[\w-]+)?\)")
 SHOWN = [match for page in PAGES for match in DIRECTIVE.finditer(page.read_text(encoding="utf-8"))]
 
 PUBLIC = {
@@ -30,6 +33,21 @@ METHODS = {
     for name, member in vars(kind).items()
     if not name.startswith("_")
 }
+
+
+def members_shown(match):
+    """Functions of a class that the reference shows; properties have no arguments."""
+    kind = PUBLIC[match["name"]]
+    if not inspect.isclass(kind) or "members: false" in match["more"]:
+        return {}
+    plain = {name: getattr(value, "__func__", value) for name, value in vars(kind).items() if not name.startswith("_")}
+    return {f"{match['name']}.{name}": value for name, value in plain.items() if inspect.isfunction(value)}
+
+
+# Errors take a message, and a posterior is made by `fit` and `load`.
+CALLABLE = {name: value for name, value in PUBLIC.items() if not name.endswith(("Error", ".Posterior"))}
+CALLABLE |= {name: value for name, value in METHODS.items() if inspect.isfunction(value)}
+CALLABLE |= {name: value for match in SHOWN for name, value in members_shown(match).items()}
 
 
 def test_every_directive_is_understood():
@@ -72,3 +90,36 @@ def test_what_the_reference_shows_of_a_class_has_docstrings(name):
         if not value.__doc__
     ]
     assert missing == []
+
+
+@pytest.mark.parametrize("match", SHOWN, ids=lambda match: match["name"])
+def test_an_entry_links_to_a_guide(match):
+    assert GUIDE.search(match["text"])
+
+
+def test_every_method_of_a_posterior_has_a_guide():
+    text = (ROOT / "docs" / "reference" / "posterior.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[2:4] for line in text.splitlines() if line.startswith("| ")]
+    named = {name for names, guide in rows if GUIDE.search(guide) for name in re.findall(r"`(\w+)`", names)}
+    assert named - {"diagnostics"} == {name.rsplit(".", 1)[1] for name in METHODS}
+
+
+@pytest.mark.parametrize("name", CALLABLE)
+def test_every_argument_is_documented(name):
+    text = inspect.getdoc(CALLABLE[name]) or ""
+    missing = [
+        parameter
+        for parameter in inspect.signature(CALLABLE[name]).parameters
+        # Keywords are collected as `unknown` in order to refuse them.
+        if parameter not in ("self", "unknown") and not parameter.startswith("_")
+        if not re.search(rf"^ +\*{{0,2}}{parameter}(?: \(.*\))?: |`\*{{0,2}}{parameter}`", text, flags=re.MULTILINE)
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize("name", [name for name, value in CALLABLE.items() if inspect.isfunction(value)])
+def test_what_is_returned_is_documented(name):
+    if inspect.signature(CALLABLE[name]).return_annotation in (None, "None"):
+        return
+    text = inspect.getdoc(CALLABLE[name]) or ""
+    assert "Returns:\n" in text or re.search(r"\b[Rr]eturn\b|^Draw\b", text.splitlines()[0])

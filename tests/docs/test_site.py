@@ -86,12 +86,46 @@ def test_the_drawing_of_the_architecture_has_the_layers_of_its_test():
     assert set(drawn) == set(range(1, len(layers)))  # all but the first, which holds what everybody needs
 
 
+def test_formulas_are_typeset_by_the_files_of_the_site(site):
+    page = (site / "explanation" / "the-flow" / "index.html").read_text(encoding="utf-8")
+    formulas = re.findall(r'<(span|div) class="arithmatex">(\\[(\[].*?\\[)\]])</\1>', page, flags=re.DOTALL)
+    assert len(formulas) >= 20
+    assert {kind for kind, _ in formulas} == {"span", "div"}
+    assert not re.search(r"\$[^$\n]{1,80}\$", re.sub(r"<(pre|code|script)\b.*?</\1>", "", page, flags=re.DOTALL))
+    sources = re.findall(r'(?:src|href)="([^"]*(?:katex|math)[^"]*)"', page)
+    assert {Path(source).name for source in sources} == {"katex.min.js", "katex.min.css", "math.js"}
+    assert [source for source in sources if not (site / "explanation" / "the-flow" / source).exists()] == []
+    style = (site / "assets" / "katex" / "katex.min.css").read_text(encoding="utf-8")
+    fonts = set(re.findall(r"url\(([^)]+)\)", style))
+    assert fonts
+    assert [font for font in fonts if not (site / "assets" / "katex" / font).exists()] == []
+
+
+def test_no_page_loads_anything_from_another_server(site):
+    # Links may lead elsewhere; what a page loads must not.
+    loaded = (
+        r'<(?:script|img|iframe)[^>]*\ssrc="(?:https?:)?//[^"]*"|<link[^>]*rel="stylesheet"[^>]*href="https?:[^"]*"'
+    )
+    pages = {page.relative_to(site): page.read_text(encoding="utf-8") for page in site.rglob("*.html")}
+    assert {str(page): found for page, text in pages.items() if (found := re.findall(loaded, text))} == {}
+
+
+def test_every_tutorial_says_what_to_do_next_and_can_be_downloaded(site):
+    for page in sorted((ROOT / "docs" / "tutorials").glob("*.md")):
+        if page.stem == "index":
+            continue
+        headings = re.findall(r"^## (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        assert headings[-1] == "What to do next", page.stem
+        built = (site / "tutorials" / page.stem / "index.html").read_text(encoding="utf-8")
+        assert f'href="../{page.stem}.ipynb"' in built
+        assert (site / "tutorials" / f"{page.stem}.ipynb").exists()
+
+
 def test_formulas_in_the_text_keep_their_underscores():
     """After a bracket, an underscore begins or ends what Markdown sets in italics, as in (e + S e)_j."""
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-    plain = {
-        page: re.sub(r"```.*?```|`[^`]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL) for page in pages
-    }
+    typeset = r"```.*?```|`[^`]*`|\$\$.*?\$\$|\$[^$\n]+\$"
+    plain = {page: re.sub(typeset, "", page.read_text(encoding="utf-8"), flags=re.DOTALL) for page in pages}
     assert {str(page): found for page, text in plain.items() if (found := re.findall(r".*[)\]}]_\w.*", text))} == {}
 
 

@@ -1,4 +1,4 @@
-"""Simulation-based calibration: does the whole of model and fit recover parameters that are known?"""
+"""Simulation-based calibration: do model and fit recover known parameters?"""
 
 from bernflow.calibrate.api import calibrate
 from bernflow.calibrate.result import Calibration

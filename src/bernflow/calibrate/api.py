@@ -1,4 +1,4 @@
-"""`calibrate`: simulate from a model, fit every data set at once, and rank what is known among the draws."""
+"""`calibrate`: simulate from a model, fit all data sets, and rank the true parameters among the draws."""
 
 import math
 from collections.abc import Callable
@@ -22,10 +22,10 @@ from bernflow.precision import use_precision
 from bernflow.preflight import preflight, starting_points
 from bernflow.target import Target
 
-# Simulations that are fitted together, at most, and what limits them where data are many.
+# Largest number of simulations that are fitted together, and the limit on their rows.
 MAX_BLOCK = 64
 MAX_ROWS = 2**23
-# Draws of the prior behind its variance.
+# Draws of the prior that estimate its variance.
 NUM_PRIOR_DRAWS = 4000
 MIN_SIMULATIONS = 20
 # Points at which the first simulated model is checked.
@@ -52,24 +52,24 @@ def calibrate(
     executor: Executor | None = None,
     progress: bool = True,
 ) -> Calibration:
-    """Check model and fit together by simulation (Talts et al., 2018).
+    """Check model and fit together by simulation-based calibration (Talts et al., 2018).
 
-    Parameters are drawn from the prior and data from the likelihood, many times. Every data set is fitted as
-    `bernflow.fit` fits it, and the true parameters are ranked among the draws of the posterior. The ranks are uniform
+    Parameters are drawn from the prior and data from the likelihood, many times. Every data set is fitted as by
+    `bernflow.fit`, and the true parameters are ranked among the draws of the posterior. The ranks are uniform
     if the density, its Jacobians and the fit are right. Draws of a flow are independent, so nothing is thinned.
 
-    All fits share what is compiled, and many take their training steps together; starts and verdicts are computed for
-    one data set after the other. With `steps` the verdict, which then changes no fit, is the short one by the weights.
+    All fits share their compiled code, and many take their training steps together; starts and verdicts are computed
+    for one data set after the other. With `steps` the verdict changes no fit and is computed from the weights alone.
 
     Args:
         model: a `bernflow.Model` with `likelihood`, or a NumPyro model function. Its observed values are replaced by
-            simulated ones, and what else it is given stays as it is.
+            simulated ones; its other arguments do not change.
         *model_args: positional arguments of a NumPyro model.
         model_kwargs: keyword arguments of a NumPyro model.
-        simulate: for all else, in place of a model: `simulate(key)` returns the parameters by name, drawn from the
-            prior, and the model of data drawn given them. It is compiled, so it must be written with `jax.numpy`.
+        simulate: a simulation to use instead of a model: `simulate(key)` returns the parameters by name, drawn from
+            the prior, and the model of data drawn given them. It is compiled, so it must be written with `jax.numpy`.
         num_simulations: number of data sets.
-        num_draws: number of draws that every parameter is ranked among.
+        num_draws: number of draws among which every parameter is ranked.
         key: integer seed or `jax.random.key`; the same call gives the same result.
         family: see `bernflow.fit`.
         order: see `bernflow.fit`.
@@ -81,8 +81,11 @@ def calibrate(
         precision: see `bernflow.fit`.
         weighted: rank among draws that are resampled by their importance weights, as by `draws(weighted=True)`.
         executor: a `concurrent.futures.Executor`, such as a process pool, whose workers fit the simulations, see
-            `bernflow.map_fits`. Simulations of a worker that was lost are left out, with a warning.
+            `bernflow.map_fits`. Simulations of a worker that was lost are omitted, with a warning.
         progress: show a progress bar, in terminals and notebooks.
+
+    Returns:
+        Ranks, z-scores, contraction, p-values and the verdict on them.
 
     Example:
         >>> found = bf.calibrate(model, y, num_simulations=40, steps=100, progress=False)
@@ -135,6 +138,6 @@ def calibrate(
 
 
 def _block_size(num: int, target: Target, settings: Settings) -> int:
-    """Return how many simulations to fit together: blocks of one size, within the memory."""
+    """Return how many simulations to fit together: equal blocks, within the memory."""
     largest = max(1, min(MAX_BLOCK, MAX_ROWS // (num_rows(target.model) * settings.num_particles)))
     return math.ceil(num / math.ceil(num / largest))

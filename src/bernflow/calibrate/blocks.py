@@ -1,4 +1,4 @@
-"""Compiled work behind a calibration: data sets are simulated together, and the draws of every fit are weighed."""
+"""Compiled functions of a calibration: simulate data sets together, and weight the draws of every fit."""
 
 from typing import NamedTuple
 
@@ -16,11 +16,11 @@ from bernflow.target import AbstractLayout
 
 
 class Sample(NamedTuple):
-    """What fits know; leading axis: simulations.
+    """Draws and weights of fits; leading axis: simulations.
 
     Attributes:
         log_joint: the log density of the true parameters and of the data.
-        draws: draws of the fitted posteriors, with an axis of draws behind the first.
+        draws: draws of the fitted posteriors; the second axis is that of draws.
         draws_log_joint: the log density at the draws.
         log_weights: log p - log q at the draws.
     """
@@ -34,19 +34,19 @@ class Sample(NamedTuple):
 @filter_jit
 def simulate_block(simulator: AbstractSimulator, keys: Key[Array, " n"]) -> tuple[Theta, PyTree]:
     """Draw parameters and data."""
-    # Keys of our own generator draw other numbers inside of vmap than outside, and cannot draw counts.
+    # Keys of our own generator draw different numbers inside and outside of vmap, and cannot draw counts.
     return jax.vmap(lambda key: simulator.draw(portable(key)))(keys)
 
 
 @filter_jit
 def prior_variance(simulator: AbstractSimulator, keys: Key[Array, " n"]) -> Theta:
-    """Estimate the prior variance of every parameter; the data are not drawn, because nothing asks for them."""
+    """Estimate the prior variance of every parameter, without drawing data."""
     draws = jax.vmap(lambda key: simulator.draw(portable(key))[0])(keys)
     return jax.tree.map(lambda value: jnp.var(value, axis=0, ddof=1), draws)
 
 
 def sample_of(posterior: Posterior, model: AbstractModel, theta: Theta, key: Key[Array, ""], num: int) -> Sample:
-    """Draw from one fitted posterior, and weigh the draws; the leading axis has one place."""
+    """Draw from one fitted posterior, and weight the draws; the leading axis has length one."""
     layout = posterior.layout
     x, log_q = sampling.sample(posterior.distribution, key, num)
     log_p = sampling.log_density(layout, model, x)

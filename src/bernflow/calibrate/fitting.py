@@ -1,4 +1,4 @@
-"""Fit a block of simulated data sets as `bf.fit` fits one, and draw from each posterior."""
+"""Fit a block of simulated data sets as by `bf.fit`, and draw from each posterior."""
 
 import jax
 import numpy as np
@@ -18,7 +18,7 @@ from bernflow.precision import use_precision
 def fit_block(
     simulator: AbstractSimulator, theta: Theta, data: PyTree, noise: Key[Array, ""], settings: Settings, num_draws: int
 ) -> Sample:
-    """Fit one posterior per simulated data set, as `fit` does, and draw from each."""
+    """Fit one posterior per simulated data set, as by `fit`, and draw from each."""
     num = len(next(iter(theta.values())))
     each = [jax.tree.map(lambda leaf, i=i: np.asarray(leaf)[i], (theta, data)) for i in range(num)]
     models = [simulator.model(values) for _, values in each]
@@ -31,7 +31,7 @@ def fit_block(
 
 
 def resampled(sample: Sample, num_draws: int, key: Key[Array, ""]) -> Sample:
-    """Choose draws by their importance weights; of weights that are all zero, the first draws."""
+    """Resample draws by their importance weights; if all weights are zero, return the first draws."""
     chosen = []
     for i, row in enumerate(sample.log_weights):
         row = np.where(np.isnan(row) | (row == np.inf), -np.inf, row)

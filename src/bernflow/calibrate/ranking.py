@@ -1,4 +1,4 @@
-"""Rank true values among draws, and compare both."""
+"""Rank true values among draws, and compute z-scores and contraction."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from bernflow.diagnostics.verdict import judge
 from bernflow.errors import ModelError
 from bernflow.models.base import Theta
 
-# Bootstrap samples behind the verdict on every single fit.
+# Bootstrap samples for the verdict on each fit.
 NUM_RESAMPLES = 10
 
 
@@ -31,7 +31,7 @@ def collect(
     seed: int,
     settings: dict[str, Any],
 ) -> Calibration:
-    """Rank the true values among the draws, and compare both."""
+    """Rank the true values among the draws, and compute z-scores and contraction."""
     theta = {name: np.concatenate([t[name] for t in thetas]) for name in names}
     draws = {name: np.concatenate([s.draws[name] for s in samples]) for name in names}
     log_joint = np.concatenate([s.log_joint for s in samples])
@@ -56,6 +56,6 @@ def collect(
 def _ranks(
     truth: Float[np.ndarray, "n ..."], draws: Float[np.ndarray, "n s ..."], rng: np.random.Generator
 ) -> Int[np.ndarray, "n ..."]:
-    """Count the draws below the truth; ties, as of a constant in a Cholesky factor, are broken at random."""
+    """Count the draws below the truth; ties, as for constants in a Cholesky factor, are broken at random."""
     below = np.sum(draws < truth[:, None], axis=1)
     return below + rng.integers(0, np.sum(draws == truth[:, None], axis=1) + 1)

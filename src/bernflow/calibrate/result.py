@@ -1,4 +1,4 @@
-"""What a calibration found: ranks, z-scores and contractions by name, with the verdict on them."""
+"""The result of a calibration: ranks, z-scores and contractions by name, with the verdict on them."""
 
 import dataclasses
 from collections import Counter
@@ -16,14 +16,14 @@ from bernflow.posterior import display
 if TYPE_CHECKING:
     import pandas as pd
 
-# Below the first the ranks are not called good, below the second they are called poor: the chances of a false alarm.
+# Probabilities of a false alarm: ranks are not "good" below the first, and "poor" below the second.
 DOUBTFUL_P, POOR_P = 0.05, 0.001
 LOG_JOINT = "log_joint"
 UNEVEN = "the ranks are uneven"
 
 
 class Quantity(NamedTuple):
-    """One scalar component: a parameter's, or the log density.
+    """One scalar component of a parameter, or the log density.
 
     Attributes:
         label: name with index, for example `b[2]`.
@@ -40,20 +40,20 @@ class Quantity(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Calibration:
-    """Ranks of parameters that are known among the draws of posteriors fitted to data simulated from them.
+    """Ranks of known parameters among the draws of posteriors fitted to data simulated from them.
 
-    If prior, likelihood and fit belong together, every rank is uniform on 0, ..., num_draws (Talts et al., 2018). So is
-    that of the log density of parameters and data, under the name "log_joint", which sees errors that no single
-    parameter shows (Modrak et al., 2023).
+    If prior, likelihood and fit are consistent, every rank is uniform on 0, ..., num_draws (Talts et al., 2018). So is
+    that of the log density of parameters and data, under the name "log_joint", which detects errors that no single
+    parameter shows (Modrák et al., 2023).
 
     Attributes:
         ranks: ranks by name, (num_simulations, *shape), and "log_joint".
         z_scores: (posterior mean - true value) / posterior sd by name: of mean 0, and of size 1 or less.
-        contraction: 1 - posterior variance / prior variance by name: near 1 where the data tell much.
-        p_values: chance of ranks that stray as far from uniform ones, by name, (*shape).
+        contraction: 1 - posterior variance / prior variance by name: near 1 if the data are informative.
+        p_values: probability of ranks that deviate as far from uniform, by name, (*shape).
         fits: the verdict on every fit.
-        num_draws: number of draws that a value is ranked among.
-        settings: how the fits were made, JSON-able.
+        num_draws: number of draws among which a value is ranked.
+        settings: settings of the fits, JSON-serializable.
 
     Example:
         >>> found = bf.calibrate(model, y, num_simulations=40, steps=100, progress=False)
@@ -74,17 +74,17 @@ class Calibration:
 
     @property
     def num_simulations(self) -> int:
-        """Number of data sets that were simulated and fitted."""
+        """Number of simulated and fitted data sets."""
         return len(self.fits)
 
     @property
     def num_poor(self) -> int:
-        """Number of fits that were called poor."""
+        """Number of fits with the verdict "poor"."""
         return Counter(self.fits)["poor"]
 
     @property
     def p_value(self) -> float:
-        """Chance that the ranks of any quantity stray as far as the worst ones here, if all is well (Holm)."""
+        """Probability of ranks that deviate as far as the worst ones here, if model and fit are right (Holm)."""
         return float(np.min(self._adjusted))
 
     @property
@@ -94,7 +94,7 @@ class Calibration:
 
     @property
     def status(self) -> str:
-        """The sentence that says what was found, and what to do."""
+        """A sentence that states the findings, and what to do."""
         head = f"{self.verdict.capitalize()} (p-value {self.p_value:.2g} of {len(self.quantities)} quantities together)"
         failed = [q for q, p in zip(self.quantities, self._adjusted, strict=True) if p < DOUBTFUL_P]
         found = "; ".join(f"{q.label}: {self._deviation(q)}" for q in failed[:4])
@@ -134,7 +134,7 @@ class Calibration:
         return holm(np.concatenate([np.ravel(p) for p in self.p_values.values()]))
 
     def _deviation(self, quantity: Quantity) -> str:
-        # "Too wide" says something of a parameter only.
+        # "Too wide" applies to parameters only.
         return UNEVEN if quantity.z_scores is None else deviation(quantity.ranks, self.num_draws)
 
     def table(self) -> "pd.DataFrame":
@@ -160,7 +160,14 @@ class Calibration:
         return pd.DataFrame(rows, index=[q.label for q in self.quantities])
 
     def plot(self, **kwargs: Any) -> Any:
-        """Plot the ranks with their band, and z-scores against contraction; see `bernflow.plots.plot_calibration`."""
+        """Plot the ranks with their band, and z-scores against contraction.
+
+        Args:
+            **kwargs: arguments of `bernflow.plots.plot_calibration`.
+
+        Returns:
+            The figure.
+        """
         from bernflow.plots import plot_calibration
 
         return plot_calibration(self, **kwargs)
@@ -184,7 +191,7 @@ class Calibration:
         return [("fits called " + name, str(counts[name])) for name in VERDICTS]
 
     def _rows(self) -> tuple[tuple[str, ...], list[display.Row]]:
-        """Return the columns and the rows that are shown, those with the least p-values where there are too many."""
+        """Return the columns and rows to show; if there are too many, those with the smallest p-values."""
         table = self.table()
         shown = table[table.index.isin(table["p_value"].nsmallest(display.MAX_ROWS).index)]
         rows = [
@@ -197,9 +204,9 @@ class Calibration:
 
 
 def deviation(ranks: Int[np.ndarray, " n"], num_draws: int) -> str:
-    """Say in words how ranks differ from uniform ones."""
+    """Describe in words how ranks differ from uniform."""
     u = (ranks + 0.5) / (num_draws + 1)
-    # Both are standard normal for uniform ranks: mean 1/2 and variance 1/12, whose own variances are these.
+    # Both are standard normal for uniform ranks, which have mean 1/2 and variance 1/12 with these variances.
     shift = (u.mean() - 0.5) / np.sqrt(1 / (12 * u.size))
     spread = (np.mean((u - 0.5) ** 2) - 1 / 12) / np.sqrt(1 / (180 * u.size))
     if max(abs(shift), abs(spread)) < 2.0:

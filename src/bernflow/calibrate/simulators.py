@@ -1,4 +1,4 @@
-"""Where simulated data sets come from: the prior and the likelihood of a model, or a function of the user's."""
+"""Simulators of data sets: the prior and the likelihood of a model, or a user's function."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -20,19 +20,19 @@ from bernflow.precision import float_dtype
 
 
 class AbstractSimulator(eqx.Module):
-    """Draws parameters and data that arise from them; pure, so that it can be jitted and vmapped."""
+    """Draws parameters, and data given them; pure, so that it can be jitted and vmapped."""
 
     @abstractmethod
     def draw(self, key: Key[Array, ""]) -> tuple[Theta, PyTree]:
-        """Return parameters drawn from the prior, and data drawn given them, in the form that `model` takes."""
+        """Return parameters drawn from the prior, and data drawn given them, as arguments of `model`."""
 
     @abstractmethod
     def model(self, data: PyTree) -> AbstractModel:
-        """Return the model of data that `draw` has made."""
+        """Return the model of data drawn by `draw`."""
 
 
 class ModelSimulator(AbstractSimulator):
-    """Draws from the prior and from the likelihood of a model; all that is not observed stays as it is."""
+    """Draws from the prior and from the likelihood of a model; unobserved inputs do not change."""
 
     template: AbstractModel
 
@@ -49,16 +49,16 @@ class ModelSimulator(AbstractSimulator):
 
 
 class FunctionSimulator(AbstractSimulator):
-    """Calls a function of the user's. Its model may hold data anywhere, so that a key stands for them."""
+    """Calls a user's function. Its model may contain data anywhere, so a key represents them."""
 
     function: Callable = eqx.field(static=True)
 
     def draw(self, key: Key[Array, ""]) -> tuple[Theta, UInt32[Array, "2"]]:
-        """Return parameters drawn from the prior, and the numbers of the key that makes the same model again."""
+        """Return parameters drawn from the prior, and the data of the key that recreates the model."""
         return self._call(key)[0], jax.random.key_data(key)
 
     def model(self, data: UInt32[Array, "2"]) -> "SimulatedModel":
-        """Return the model that belongs to a key."""
+        """Return the model of a key."""
         return SimulatedModel(self, data)
 
     def build(self, data: UInt32[Array, "2"]) -> AbstractModel:
@@ -86,9 +86,9 @@ class FunctionSimulator(AbstractSimulator):
 
 
 class SimulatedModel(AbstractModel):
-    """The model of one call of a user's function, which is called again wherever its model is needed.
+    """The model of one call of a user's function, which is called again whenever its model is needed.
 
-    What is compiled for one data set then serves every other one: they differ in their key alone.
+    All data sets then share compiled code, since they differ only in their keys.
     """
 
     simulator: FunctionSimulator
@@ -116,7 +116,7 @@ class SimulatedModel(AbstractModel):
         return self._model().sample_prior(key)
 
     def initial(self) -> Theta | None:
-        """Return the point that the user gave as a start, or None."""
+        """Return the user's starting point, or None."""
         return self._model().initial()
 
     def observed(self) -> Theta:
@@ -140,7 +140,7 @@ class SimulatedModel(AbstractModel):
 
 
 def from_model(model: Any, args: tuple, kwargs: dict[str, Any]) -> ModelSimulator:
-    """Make a simulator of a model, or say why it cannot be simulated."""
+    """Make a simulator of a model; raise if it cannot be simulated."""
     accepted = as_model(model, args, kwargs)
     if isinstance(accepted, AbstractMappedModel):
         raise ModelError(
@@ -172,7 +172,7 @@ def from_model(model: Any, args: tuple, kwargs: dict[str, Any]) -> ModelSimulato
 
 
 def from_function(function: Any) -> FunctionSimulator:
-    """Make a simulator of a function of the user's."""
+    """Make a simulator of a user's function."""
     if not callable(function):
         raise ArgumentError(
             f"simulate={function!r}: expected a function of a key that returns parameters and the model of their data."
@@ -192,7 +192,7 @@ def _checked(what: str, theta: Mapping[str, Any], model: AbstractModel) -> Theta
 
 
 def _refuse_data_elsewhere(model: NumPyroModel, theta: Theta) -> None:
-    """Refuse a function that uses its data not only as observed values: those uses would see the old data."""
+    """Refuse a function that uses its data other than as observed values: those uses would see the old data."""
     observed, simulated = model.observed(), model.predict(jax.random.key(1), theta)
     replaced = model.with_observed(simulated)
 

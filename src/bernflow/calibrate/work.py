@@ -29,17 +29,17 @@ from bernflow.watched import is_watched
 
 
 class Request(NamedTuple):
-    """What was asked for, as the user gave it, so that it can travel to a worker.
+    """The request of a user, which can be sent to a worker.
 
     Attributes:
         model: the model, or None.
         model_args: its positional arguments.
         model_kwargs: its keyword arguments.
-        simulate: the function in place of a model, or None.
+        simulate: the function instead of a model, or None.
         choices: the settings of the fits by name.
         keys: data of the keys of simulations and of fits.
         num: number of simulations.
-        num_draws: number of draws that every parameter is ranked among.
+        num_draws: number of draws among which every parameter is ranked.
         weighted: whether the draws are resampled by their importance weights.
     """
 
@@ -55,7 +55,7 @@ class Request(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """What is made of a request in every process."""
+    """The objects that every process makes from a request."""
 
     simulator: AbstractSimulator
     target: Target
@@ -82,7 +82,7 @@ def prepare(request: Request) -> Prepared:
         if request.simulate is None
         else simulators.from_function(request.simulate)
     )
-    # Once outside of any compiled function, where an error of the model can be told.
+    # Once outside of compiled functions, so that errors of the model are readable.
     target = Target(simulator.model(simulator.draw(portable(_key(request.keys[0])))[1]))
     return Prepared(simulator, target, settings_of(request.choices))
 
@@ -90,7 +90,7 @@ def prepare(request: Request) -> Prepared:
 def run_blocks(
     request: Request, prepared: Prepared, size: int, executor: Executor | None, progress: bool
 ) -> Iterator[Block]:
-    """Yield the blocks in their order; those of workers that were lost are left out, with a warning."""
+    """Yield the blocks in order; those of lost workers are omitted, with a warning."""
     count = math.ceil(request.num / size)
     found: dict[int, Block] = {}
     lost: list[str] = []
@@ -131,7 +131,7 @@ def _tell(lost: list[str], count: int, size: int) -> None:
 
 
 def _in_worker(request: Request, size: int, number: int) -> Block:
-    """Fit a block in a process that knows the request only."""
+    """Fit a block in a process that has only the request."""
     with use_precision(settings_of(request.choices).precision):
         return _fit(request, prepare(request), size, number)
 

@@ -44,6 +44,9 @@ def compare(
         tolerance: allowed difference in addition to the Monte Carlo error, in units of the reference's sd.
         loo: estimate the predictive accuracy of entries with a pointwise log likelihood.
 
+    Returns:
+        The differences from the reference with their standard errors, and whether they agree.
+
     Example:
         >>> rng = np.random.default_rng(0)
         >>> found = compare({name: {"mu": rng.normal(size=1000)} for name in "ab"})

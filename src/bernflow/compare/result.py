@@ -136,7 +136,14 @@ class Comparison:
         }
 
     def plot(self, **kwargs: Any) -> Any:
-        """Plot the intervals of all entries side by side; see `bernflow.plots.plot_comparison`."""
+        """Plot the intervals of all entries side by side.
+
+        Args:
+            **kwargs: arguments of `bernflow.plots.plot_comparison`.
+
+        Returns:
+            The figure.
+        """
         from bernflow.plots import plot_comparison
 
         return plot_comparison(self, **kwargs)

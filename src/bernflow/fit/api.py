@@ -123,6 +123,9 @@ def fit(
         progress: show a progress bar, in terminals and notebooks; logs stay silent.
         **model_keywords: keyword arguments of a NumPyro model.
 
+    Returns:
+        The posterior, with its verdict in `diagnostics`.
+
     Example:
         >>> import numpyro, numpyro.distributions as dist, bernflow as bf
         >>> def model(y):

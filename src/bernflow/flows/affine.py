@@ -38,7 +38,7 @@ class TriangularAffine(eqx.Module):
         return self.start_tril @ self._trained()
 
     def row_norms(self) -> Float[Array, " p"]:
-        """Return the norms of the rows of dx/dy: the scales of x where y is standard noise."""
+        """Return the norms of the rows of dx/dy: the scales of x if y is standard noise."""
         return jnp.linalg.norm(self.matrix(), axis=1)
 
     def _trained(self) -> Float[Array, "p p"]:
@@ -98,7 +98,7 @@ class DiagonalAffine(eqx.Module):
         return jnp.diag(self.row_norms())
 
     def row_norms(self) -> Float[Array, " p"]:
-        """Return the norms of the rows of dx/dy: the scales of x where y is standard noise."""
+        """Return the norms of the rows of dx/dy: the scales of x if y is standard noise."""
         return self.start_scale * jnp.exp(self.log_diagonal)
 
     def pull_back(self, covector: Float[Array, " p"]) -> Float[Array, " p"]:
@@ -160,7 +160,7 @@ class LowRankAffine(eqx.Module):
         return jax.vmap(self.start_factor.color, in_axes=1, out_axes=1)(columns)
 
     def row_norms(self) -> Float[Array, " p"]:
-        """Return the norms of the rows of dx/dy: the scales of x where y is standard noise."""
+        """Return the norms of the rows of dx/dy: the scales of x if y is standard noise."""
         factor = self.start_factor
         first, rest = factor.split(jnp.exp(self.log_diagonal))
         leading = factor.leading * first

@@ -148,7 +148,7 @@ def as_factor(factor: Any) -> Factor:
 
 
 def unit_factor(dim: int, like: Any = np) -> Any:
-    """Return a factor of the identity, as NumPy or JAX arrays (`like`): a matrix where one is affordable."""
+    """Return a factor of the identity, as NumPy or JAX arrays (`like`): a matrix if that is affordable."""
     if is_dense(dim):
         return like.eye(dim)
     return unit_low_rank(dim, BORDER, RANK, like)

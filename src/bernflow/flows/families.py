@@ -62,16 +62,16 @@ class Family:
 
     Attributes:
         build: builds a flow from a key, a spec, and the location and factor of the start.
-        default_order: default polynomial order, or None where there is no polynomial.
+        default_order: default polynomial order, or None without a polynomial.
         has_tails: whether the support is the whole space and the tails can be refined.
         paper_recipe: whether to train as in the paper (RMSprop, constant learning rate, ten particles, own start).
         use_start: whether to start from the mode and the curvature of the target.
         use_score: whether to train by path gradients if the flow has a score.
         cover: whether to end training with the forward KL where q has too little mass, which improves the tails.
         check: raises an error for an unsupported number of dimensions.
-        one_start: the reason why only one start is possible, or None where restarts are possible.
+        one_start: the reason why only one start is possible, or None if restarts are possible.
         compiled: whether it can be built inside jit.
-        mixes: whether to fit a mixture automatically where one flow is not enough.
+        mixes: whether to fit a mixture automatically if one flow is not enough.
         learning_rate: peak of the schedule, or the constant learning rate of the paper's recipe.
     """
 

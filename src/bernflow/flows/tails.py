@@ -1,4 +1,4 @@
-"""Tails of learned weight: u -> sinh(d asinh(u)) / d * exp(h u^2 / 2), with one d and one h for each side.
+"""Tails with learned weight: u -> sinh(d asinh(u)) / d * exp(h u^2 / 2), with one d and one h for each side.
 
 The map is the identity for d = 1 and h = 0, and nearly so around zero. The first factor grows like |u|^d: normal noise
 gets tails that decay like exp(-|x|^(2 / d)) up to constants, exponential for d = 2. The second factor (Tukey's h) gives

@@ -78,6 +78,9 @@ def map_fits(
             model, see `bernflow.load`; if it needs its model, return a dict.
         progress: show a progress bar, in terminals and notebooks.
 
+    Returns:
+        An iterator over the results; no case runs before it is used.
+
     Example:
         >>> import numpyro.distributions as dist
         >>> def with_scale(scale):

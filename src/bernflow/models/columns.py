@@ -11,7 +11,7 @@ from bernflow.errors import ModelError
 
 # A list of at most this many integers may be a shape, so it is not converted at first.
 MAX_SIZES = 32
-# What JAX raises where pandas or NumPy is handed a traced array.
+# Errors of JAX when pandas or NumPy gets a traced array.
 TRACER_ERRORS = (jax.errors.TracerArrayConversionError, jax.errors.TracerBoolConversionError)
 
 Result = TypeVar("Result")
@@ -26,7 +26,7 @@ def with_arrays(build: Callable[[Any], Result], arguments: Any, *, as_given: boo
     example because it reads the columns of a data frame as attributes, it gets the arguments unchanged.
 
     Args:
-        build: called with the arguments; it raises a `ModelError` if they are not converted as it needs them.
+        build: called with the arguments; it raises a `ModelError` if it needs another conversion.
         arguments: any nesting of dicts, lists and tuples.
         as_given: also try the arguments unchanged.
     """
@@ -68,7 +68,7 @@ def as_arrays(tree: Any, *, sizes: bool = True, tables: Tables = "columns") -> A
 
 
 def _table(frame: Any, matrix: bool) -> Any:
-    """Return a table as the dict of its columns, or as a matrix, which it is anyway where several have one name."""
+    """Return a table as the dict of its columns, or as a matrix; always as a matrix if several columns share a name."""
     names = list(frame.columns)
     if matrix or len(set(names)) < len(names):
         values = frame.to_numpy()
@@ -120,13 +120,13 @@ def _is_nullable(column: Any) -> bool:
 
 
 def _most_telling(errors: list[ModelError]) -> ModelError:
-    """Choose among the errors of several readings: what JAX says of objects that are no arrays only hides another."""
+    """Select the most informative error of several conversions: errors of JAX about non-arrays hide others."""
     telling = [error for error in errors if not isinstance(error.__cause__, TRACER_ERRORS)]
     return (telling or errors)[0]
 
 
 def _explained(error: ModelError, arguments: Any) -> ModelError:
-    """Say what became of tables and columns of text, where the error of a model may come from that."""
+    """Describe the conversion of tables and text columns, if it may have caused the error of a model."""
     leaves = jax.tree.leaves(as_arrays(arguments), is_leaf=_is_column)
     if any(map(_is_column, leaves)) and isinstance(error.__cause__, TypeError):
         hint = "An argument is a column of text or dates: give numbers, for example the codes of pandas.factorize."

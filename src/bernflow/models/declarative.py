@@ -109,7 +109,7 @@ class Model(AbstractJointModel):
         except ModelError as error:
             if not has_frame(x):
                 raise
-            # The likelihood may want the table as a matrix.
+            # The likelihood may need the table as a matrix.
             self.x = as_covariates(x, tables="matrix")
             try:
                 self._check_parts()
@@ -132,11 +132,11 @@ class Model(AbstractJointModel):
         return self._prior(name, theta).support
 
     def sample_prior(self, key: Key[Array, ""]) -> Theta | None:
-        """Draw every parameter from its prior, or None where one is improper."""
+        """Draw every parameter from its prior; None if a prior is improper."""
         return self._draw(key) if self.has_prior else None
 
     def initial(self) -> None:
-        """Return None: the model carries no starting point."""
+        """Return None: the model has no starting point."""
 
     def observed(self) -> Theta:
         """Return y, if there is one."""

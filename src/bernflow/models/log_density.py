@@ -92,6 +92,9 @@ def from_log_density(
         derived: `derived(theta)` returns a dict of quantities computed from the parameters. They are included in draws,
             tables, figures and saved files.
 
+    Returns:
+        A model for `bernflow.fit`.
+
     Example:
         >>> import jax.numpy as jnp
         >>> from numpyro.distributions import constraints

@@ -83,7 +83,7 @@ class SubsampledModel(AbstractJointModel):
 
     @property
     def batch_size(self) -> int | None:
-        """Rows per batch: the `subsample_size` of the plate, or None where the model does not subsample."""
+        """Rows per batch: the `subsample_size` of the plate, or None if the model does not subsample."""
         return self.plates[0].batch_size if self.plates else None
 
     def num_rows(self) -> int:

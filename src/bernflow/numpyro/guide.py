@@ -110,17 +110,29 @@ class AutoBernstein(AutoContinuous):
         return BASES[self.base](jnp.zeros(self.latent_dim), 1.0).to_event(1)
 
     def get_transform(self, params: Mapping[str, Array]) -> Transform:
-        """Return the map from base noise to the unconstrained latent vector."""
+        """Return the map from base noise to the unconstrained latent vector.
+
+        Args:
+            params: the trained parameters, as `SVI.get_params` returns them.
+        """
         self._check_params(params)
         return super().get_transform(params)
 
     def sample_posterior(self, rng_key, params, *args, sample_shape=(), **kwargs) -> dict[str, Array]:
-        """Draw latent and deterministic sites on the constrained scale."""
+        """Draw latent and deterministic sites on the constrained scale.
+
+        `rng_key` is a `jax.random.key`, `params` are the trained parameters, `args` and `kwargs` the arguments of the
+        model. The draws of a site have shape `sample_shape` followed by the shape of the site.
+        """
         self._check_params(params)
         return super().sample_posterior(rng_key, params, *args, sample_shape=sample_shape, **kwargs)
 
     def median(self, params: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the median of every element of every site (see `quantiles`)."""
+        """Return the median of every element of every site (see `quantiles`).
+
+        Args:
+            params: the trained parameters.
+        """
         return self.quantiles(params, 0.5)
 
     def quantiles(

@@ -20,8 +20,8 @@ from bernflow.posterior.tables import Axes
 VIEW = (0.0025, 0.9975)
 # If a density at the end of the range exceeds this fraction of its peak, it is truncated by a bound.
 CUT = 0.12
-# A kernel is widened so many times, each time by this factor, while the density has more bumps than these that can be
-# seen (as a share of its peak) and are smaller than so many standard errors: the rule for its width fails now and then.
+# The bandwidth rule sometimes fails. A kernel is widened up to this many times by this factor while the density has
+# more bumps than this that are visible (as a share of its peak) and smaller than this many standard errors.
 MAX_WIDENINGS, WIDENING = 6, 1.4
 MAX_BUMPS, VISIBLE, SIGNIFICANT = 2, 0.02, 4.0
 

@@ -30,6 +30,12 @@ def plot_convergence(posterior: FitHistory) -> Figure:
     The dashed line is the estimate of the log evidence, which the ELBO approaches from below; it is omitted if the
     weights are too uneven to estimate it.
 
+    Args:
+        posterior: a posterior with its training history.
+
+    Returns:
+        The figure.
+
     Example:
         >>> from bernflow.plots import plot_convergence
         >>> plot_convergence(post).savefig("training.png")

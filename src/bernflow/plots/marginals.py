@@ -55,7 +55,7 @@ def plot_posterior(
     """
     backend = choose_backend(backend)
     draws = posterior.draws(num, key, weighted)
-    # Derived arrays may be as long as the data, and are drawn where they are asked for.
+    # Derived arrays may be as long as the data; they are drawn on request.
     names = [*posterior.names, *(name for name in draws if name not in posterior.names and draws[name].ndim == 1)]
     panels, total = components(draws, var_names or names, MAX_PANELS, named_axes(posterior))
     references = trusted_draws(reference, panels)

@@ -50,6 +50,9 @@ def plot_structure(posterior_or_structure: Posterior | NamedStructure) -> Figure
     Args:
         posterior_or_structure: a posterior, or its `structure`.
 
+    Returns:
+        The figure.
+
     Example:
         >>> from bernflow.plots import plot_structure
         >>> plot_structure(post).savefig("structure.png")

@@ -73,7 +73,7 @@ def verdict_title(diagnostics: Diagnostics) -> tuple[str, str]:
     """Return the heading of a figure and its color."""
     d = diagnostics
     text = f"{d.verdict.capitalize()} fit:  ESS {100 * d.ess_fraction:.1f} %"
-    # A fit is good at a high k-hat only where that is not informative.
+    # If a fit is good at a high k-hat, k-hat is not informative.
     if d.verdict != "good" or d.khat <= GOOD_KHAT:
         text += f",  k-hat {d.khat:.2f}"
     return text, VERDICT_COLORS[d.verdict]

@@ -31,6 +31,9 @@ def plot_weights(posterior_or_log_weights: Posterior | ArrayLike, num: int = 20_
         num: number of draws of a posterior.
         key: integer seed or `jax.random.key` of the draws of a posterior.
 
+    Returns:
+        The figure.
+
     Example:
         >>> from bernflow.plots import plot_weights
         >>> plot_weights(post).savefig("weights.png")

@@ -136,7 +136,7 @@ def read_container(path: Path, kind: Kind) -> Content:
 
 
 def _file_in(folder: Path, kind: Kind) -> str:
-    """Return which file of a folder was probably meant, or what is expected instead of a folder."""
+    """Return a hint for a folder: the file that was probably meant, or what is expected."""
     inside = sorted(folder.glob("*.bernflow"))
     return f"a file, such as {inside[0]}" if inside else f"a file written by {kind.writer}"
 

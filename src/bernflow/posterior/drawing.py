@@ -104,7 +104,7 @@ def need_model(posterior: "PosteriorParts", what: str) -> AbstractModel:
 
 
 def num_available(posterior: "PosteriorParts", num: int) -> int:
-    """Return how many of `num` draws there are: all of them, unless those in the file are all that there is."""
+    """Return the number of available draws: `num`, unless only the draws in the file exist."""
     is_only_source = posterior.model is None and isinstance(posterior.layout, SavedLayout)
     return min(num, posterior.stored.num) if is_only_source and posterior.stored is not None else num
 

@@ -83,13 +83,13 @@ def model_groups(model: AbstractModel, sites: dict[str, np.ndarray], log_likelih
 def moved(
     theta: Mapping[str, np.ndarray], roles: Roles, known: Mapping[str, np.ndarray] | None, log_likelihood: bool
 ) -> dict[str, Mapping[str, np.ndarray]]:
-    """Put derived quantities that are new observations, or a log likelihood, into the groups where ArviZ looks.
+    """Move derived quantities that are new observations, or a log likelihood, to the groups that ArviZ expects.
 
     Args:
         theta: parameters and derived quantities.
         roles: which of them belong elsewhere.
         known: the log likelihood that a model has computed.
-        log_likelihood: whether it is wanted.
+        log_likelihood: whether to include it.
     """
     groups: dict[str, Mapping[str, np.ndarray]] = {
         group: {name: theta[name] for name in names if name in theta}

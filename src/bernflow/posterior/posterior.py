@@ -107,7 +107,11 @@ class Posterior(PosteriorParts):
         return result[0] if single else result
 
     def log_weights(self, num: int = 4000, key: Any = 1) -> Float[np.ndarray, " num"]:
-        """Evaluate the log importance weights log p(theta, data) - log q(theta) of `draws(num, key, weighted=False)`.
+        """Return the log importance weights log p(theta, data) - log q(theta) of `draws(num, key, weighted=False)`.
+
+        Args:
+            num: number of draws.
+            key: integer seed or `jax.random.key`.
 
         Example:
             >>> bool(post.log_weights(1000).std() < 0.05)  # nearly constant: q is the posterior up to its constant
@@ -165,6 +169,9 @@ class Posterior(PosteriorParts):
             key: integer seed or `jax.random.key`.
             deterministic: include derived quantities.
 
+        Returns:
+            One array of shape (num, *shape) per name.
+
         Example:
             >>> post.prior(num=500)["mu"].shape
             (500,)
@@ -206,7 +213,7 @@ class Posterior(PosteriorParts):
         ci_prob: float = 0.9,
         round_to: int | str | None = "auto",
     ) -> "pd.DataFrame":
-        """Tabulate mean, sd, the central interval and Monte Carlo errors of every scalar component.
+        """Return a table of mean, sd, the central interval and Monte Carlo errors of every scalar component.
 
         Args:
             var_names: the quantities to show, or to leave out if prefixed by `~`; all if None.
@@ -338,7 +345,7 @@ class Posterior(PosteriorParts):
         return run_nuts(self, model, num, warmup, chains, key, sampler, target_accept, progress)
 
     def plot(self, kind: str = "marginals", **kwargs: Any) -> Any:
-        """Plot the posterior, by default the marginal densities.
+        """Plot the posterior, by default the marginal densities, and return the figure.
 
         Args:
             kind: "marginals", "pairs", "predictive", "structure", "convergence", "weights" or "transformation".
@@ -353,7 +360,11 @@ class Posterior(PosteriorParts):
         return plot(self, kind, **kwargs)
 
     def report(self, path: str | PathLike = "report.html", **kwargs: Any) -> Path:
-        """Write a report of the fit as an HTML page; see `bernflow.report.write_report`.
+        """Write a report of the fit as one HTML page, and return its path.
+
+        Args:
+            path: the file.
+            **kwargs: `title` of the page, and `num`, `key` and `weighted` of its draws, as for `draws`.
 
         Example:
             >>> post.report("report.html").name
@@ -364,7 +375,10 @@ class Posterior(PosteriorParts):
         return write_report(self, path, **kwargs)
 
     def save(self, path: str | PathLike) -> Path:
-        """Save to a file, atomically; `bernflow.load` reads it without executing code from it.
+        """Save to a file, atomically, and return its path; `bernflow.load` reads it without executing code from it.
+
+        Args:
+            path: the file, which contains neither the model nor the data.
 
         Example:
             >>> post.save("posterior.bernflow").name

@@ -70,7 +70,7 @@ def variables(tree: "xr.DataTree") -> Iterator[tuple[str, Any]]:
 
 
 def row_labels(tree: "xr.DataTree", axes: Axes) -> list[str]:
-    """Return what the model calls the rows of `tabulate`, by coordinates where it has them, as in `slope[park]`."""
+    """Return the model's labels of the rows of `tabulate`, with its coordinates if it has any, as in `slope[park]`."""
     return [label for name, values in variables(tree) for _, label in axes.labels(name, np.shape(values)[2:])]
 
 

@@ -42,7 +42,7 @@ class Run:
         manifest: model, data, options, verdict and the names of its files.
         summary: mean, sd and quantiles of every component, indices from 1.
         diagnostics: the content of diagnostics.json.
-        labels: what the model calls the rows of the summary, where the run has just been written.
+        labels: the model's labels of the rows of the summary, if the run has just been written.
     """
 
     folder: Path

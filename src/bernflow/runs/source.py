@@ -96,7 +96,7 @@ def _builds_a_model(found: Any) -> bool:
 
 
 def _wanted(function: Callable, values: dict[str, Any], is_table: bool) -> dict[str, Any]:
-    """Leave out columns of a table that a function does not take; names in a JSON file must match exactly."""
+    """Omit columns of a table that a function does not take; names in a JSON file must match exactly."""
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):  # builtins and some extension types have no signature

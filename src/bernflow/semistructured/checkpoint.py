@@ -1,4 +1,4 @@
-"""The state of a training in one file: plain arrays and JSON, whole or not at all."""
+"""Checkpoints of a training: one file of plain arrays and JSON, written atomically."""
 
 import json
 from pathlib import Path
@@ -22,14 +22,14 @@ KIND = Kind(
 
 
 class Progress(NamedTuple):
-    """How far the training of one network is.
+    """The progress of the training of one network.
 
     Attributes:
         epoch: epochs done.
         trainee: weights, state, coefficients and optimizers after them.
-        best_epoch: epoch with the highest score on rows left out, 0 where there is none.
+        best_epoch: epoch with the highest held-out score, 0 if there is none.
         best: weights, state and coefficients after that epoch.
-        middle: the same half of the way there, or None before that.
+        middle: the same at the midpoint of the training (in learning rates), or None before that.
         stopped: whether the training has ended before its last epoch.
         history: one array per name, one value per epoch.
     """
@@ -56,7 +56,7 @@ class Checkpoint:
         self._arguments = json.loads(json.dumps(arguments))
 
     def write(self, progress: Progress) -> None:
-        """Write the progress; the file is complete on disk before it takes the place of the last one."""
+        """Write the progress atomically: the file is complete on disk before it replaces the last one."""
         arrays = named_arrays("trainee", progress.trainee) | {f"history_{k}": v for k, v in progress.history.items()}
         for name, kept in (("best", progress.best), ("middle", progress.middle)):
             arrays |= {} if kept is None else named_arrays(name, kept)
@@ -70,7 +70,7 @@ class Checkpoint:
         write_container(self.path, KIND, facts, arrays)
 
     def read(self, template: Trainee) -> Progress | None:
-        """Return the progress of an earlier call, or None where there is none.
+        """Return the progress of an earlier call, or None.
 
         Args:
             template: a trainee of the same structure, whose arrays are replaced.

@@ -1,4 +1,4 @@
-"""Cross-fitting: every row meets only networks that have not been trained on it."""
+"""Cross-fitting: every row is evaluated only by networks that were not trained on it."""
 
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ OUTPUT_SCALE = 2.5
 
 
 class Layers(NamedTuple):
-    """How output and features of every network become columns, from all rows of its fold; leading axis: networks.
+    """The map from output and features of every network to columns, from all rows of its fold; leading axis: networks.
 
     Attributes:
         reduction: scales output and features.
@@ -45,13 +45,13 @@ def _columns_of(reduction: Reduction, weights: Array, out: Array, features: Arra
 
 
 def find_layers(x: Array, out: Array, features: Array, weight: Array) -> Layers:
-    """Find the columns of every network: its output, what it says of the table, and the features of its last layer.
+    """Find the columns of every network: its output, its predictions of the table, and the features of its last layer.
 
     Args:
         x: columns of the table without the constant (k, n, p), by fold.
         out: output (k, n, d) of the network that has not seen the fold.
         features: features (k, n, f) of its last layer.
-        weight: one, or zero for rows that only fill up a fold (k, n).
+        weight: one, or zero for padding (k, n).
     """
 
     def one(x: Array, out: Array, features: Array, weight: Array) -> Layers:
@@ -60,14 +60,14 @@ def find_layers(x: Array, out: Array, features: Array, weight: Array) -> Layers:
         weights = predict_columns(rest, x, weight)
         said, share = rest @ weights, (weight / jnp.sum(weight))[:, None]
         spread = jnp.sqrt(jnp.sum(share * (said - jnp.sum(share * said, 0)) ** 2, 0))
-        # Of unit variance, like all other columns; what cannot be predicted at all is left out.
+        # Unit variance, as for all other columns; columns that cannot be predicted at all are omitted.
         return Layers(reduction, jnp.where(spread > 1e-6, weights / jnp.maximum(spread, 1e-6), 0.0))
 
     return jax.vmap(one)(x, out, features, weight)
 
 
 def layer_precision(num_weak: int, num_features: int, dtype: Any) -> Float[Array, " q"]:
-    """Return the prior precision of the columns of a network; that of the features is found later."""
+    """Return the prior precision of the columns of a network; that of the features is estimated later."""
     return jnp.concatenate([jnp.full(num_weak, OUTPUT_SCALE**-2, dtype), jnp.ones(num_features, dtype)])
 
 
@@ -93,7 +93,7 @@ def solve_folds(
         weight: as in `find_layers`.
         kind: of the outcome.
         prior: mean and precision of theta.
-        theta: where to begin.
+        theta: starting point.
     """
     columns = x[..., :-1] if constant else x
     layers = find_layers(columns, out, features, weight)
@@ -107,15 +107,15 @@ def solve_folds(
     return found, layers, start, rows
 
 
-# Takes arrays of NumPy, too.
+# Also accepts NumPy arrays.
 def agreement(own: Any, other: Any, weight: Any) -> Float[Array, ""]:
-    """Return the correlation of networks from different rows, free of what a network remembers of its own.
+    """Return the correlation of networks trained on different rows, without the effect of overfitting.
 
     Args:
         own: output (k, n) of every network on the rows of its fold, which it has not seen.
-        other: output of the next network on the same rows, which that one may have been trained on: its errors are
-            independent of those of the first all the same, so that the covariance is that of the signal.
-        weight: one, or zero for rows that only fill up a fold.
+        other: output of the next network on the same rows, which it may have been trained on: its errors are
+            still independent of those of the first, so the covariance is that of the signal.
+        weight: one, or zero for padding.
     """
     share = weight / jnp.sum(weight, 1, keepdims=True)
     a, b = (values - jnp.sum(share * values, 1, keepdims=True) for values in (own, other))
@@ -136,7 +136,7 @@ def dispersion(rows: Rows, kind: Kind, found: Gaussian) -> tuple[Array, Array]:
 
 
 def image_variance(rows: Rows, kind: Kind, found: Gaussian) -> Float[Array, ""]:
-    """Return the variance of what the images contribute to the (first) linear predictor."""
+    """Return the variance of the contribution of the images to the (first) linear predictor."""
     d = kind.num_predictors
     part = jnp.einsum("knq,kq->kn", rows.z, found.w.reshape(found.w.shape[0], -1, d)[..., 0])
     share = rows.weight / jnp.sum(rows.weight)
@@ -160,7 +160,7 @@ def split_rows(num: int, num_folds: int, seed: Any, groups: np.ndarray | None = 
 
 
 def stack_folds(fold: Int[np.ndarray, " n"], num_folds: int) -> tuple[Int[np.ndarray, "k m"], Float[np.ndarray, "k m"]]:
-    """Return the rows of every fold, filled up to one length, and weights of one or zero."""
+    """Return the rows of every fold, padded to one length, and weights of one or zero."""
     members = [np.flatnonzero(fold == k) for k in range(num_folds)]
     longest = max(map(len, members))
     rows = np.stack([np.resize(own, longest) for own in members])

@@ -1,4 +1,4 @@
-"""From a formula and a table to a matrix, the same for new tables as for the one of the training."""
+"""Design matrices from a formula and a table; new tables are coded like the training table."""
 
 import ast
 import re
@@ -18,10 +18,10 @@ _MARKS = re.compile(r"\x1b\[[0-9;]*m|[⧛⧚]")
 
 
 class Formula:
-    """The right-hand side of a formula, with the meaning that it has in R.
+    """The right-hand side of a formula, with the same meaning as in R.
 
     Args:
-        text: in the grammar of formulaic, such as "age + C(sex)"; "0 + ..." leaves the intercept out.
+        text: in the grammar of formulaic, such as "age + C(sex)"; "0 + ..." omits the intercept.
 
     Attributes:
         has_intercept: whether the formula has an intercept.
@@ -52,12 +52,12 @@ class Formula:
         self.factors = {factor.expr: factor for term in self.terms for factor in term.factors}
 
     def variables(self, columns: list[str]) -> dict[str, list[str]]:
-        """Return the names that every factor of the formula refers to: columns of the table, and unknown ones."""
+        """Return the names in every factor of the formula: columns of the table, and unknown names."""
         return {expr: _names(factor, columns) for expr, factor in self.factors.items()}
 
 
 class Columns:
-    """Numeric columns of the table as they are, with an intercept; formulaic is not needed for these.
+    """Numeric columns of the table without a formula, with an intercept; they do not need formulaic.
 
     Args:
         names: names of the columns.
@@ -90,27 +90,27 @@ class Columns:
 
 
 def read_formula(formula: Any) -> Formula | Columns:
-    """Return a formula, or columns where a list of names was given."""
+    """Return a formula, or columns if a list of names was given."""
     return Columns(formula) if isinstance(formula, list | tuple) else Formula(formula)
 
 
 class Design:
-    """The matrix of a formula, fixed by the table of the training.
+    """The design matrix of a formula, determined by the training table.
 
-    The network has a level of its own, so that there is one whether or not the formula has an intercept; it is left out
-    only where the columns add up to a constant ("0 + C(sex)").
+    The network has its own level, so there is a level whether or not the formula has an intercept; it is omitted
+    only if the columns add up to a constant ("0 + C(sex)").
 
     Args:
         formula: the formula.
-        table: the table of the training.
-        has_cutpoints: whether the outcome has cutpoints, which take the place of the level.
+        table: the training table.
+        has_cutpoints: whether the outcome has cutpoints, which replace the level.
 
     Attributes:
-        matrix: one column per coefficient for the table of the training, without the intercept.
+        matrix: one column per coefficient for the training table, without the intercept.
         names: names of the columns.
         has_intercept: whether the intercept is reported.
         has_level: whether a constant is among the parameters.
-        mean: mean of the columns; zero where there is no constant to take it up.
+        mean: mean of the columns; zero if there is no constant to absorb it.
         scale: standard deviation of the columns.
         kept: the columns of the table that the formula uses.
     """
@@ -135,7 +135,7 @@ class Design:
         self.scale = self.matrix.std(0)
 
     def _evaluate_first(self, formula: Formula, table: Any) -> None:
-        """Code the table of the training."""
+        """Code the training table."""
         frame = as_frame(table, "table")
         self.kept = {name: frame[name].to_numpy() for name in self._check(formula, frame, "table")}
         matrix = _evaluate(formula, lambda: formula.terms.get_model_matrix(frame, context={}, na_action="ignore"))
@@ -151,14 +151,14 @@ class Design:
         return np.hstack([columns, np.ones((len(matrix), 1))]) if self.has_level else columns
 
     def _check_columns(self, free: bool) -> None:
-        """Refuse columns whose coefficients no data could tell."""
+        """Refuse columns whose coefficients are not identified."""
         for name, column in zip(self.names, self.matrix.T, strict=True):
             if np.ptp(column) <= 1e-12 * np.abs(column).max(initial=0.0):
                 raise ArgumentError(
                     f"table: the column {name!r} of the formula {self.formula.text!r} has the same value {column[0]:g} "
                     "in every row, so that it has no effect to estimate: leave it out of the formula."
                 )
-        # Scaled, so that units do not matter.
+        # Scaled, so units do not matter.
         matrix = (self.matrix - self.matrix.mean(0) * free) / self.matrix.std(0)
         for j in range(1, len(self.names)):
             before, column = matrix[:, :j], matrix[:, j]
@@ -234,7 +234,7 @@ class Design:
 
 
 def import_formulaic() -> Any:
-    """Import formulaic, or say how to get it."""
+    """Import formulaic; if it is missing, the error says how to install it."""
     try:
         import formulaic
     except ImportError as error:
@@ -276,7 +276,7 @@ def _evaluate(formula: Formula, build: Any) -> Any:
 
     try:
         with local_filters():
-            # A category that is not a plain column (C(np.round(age))): formulaic would go on with zeros.
+            # A category that is not a plain column (C(np.round(age))): formulaic would continue with zeros.
             warnings.simplefilter("error", DataMismatchWarning)
             return build()
     except (FormulaicError, DataMismatchWarning) as error:
@@ -285,7 +285,7 @@ def _evaluate(formula: Formula, build: Any) -> Any:
 
 
 def _names(factor: Any, columns: list[str]) -> list[str]:
-    """Return the columns behind one factor; names that are called, like `np` in `np.log(age)`, are none."""
+    """Return the columns behind one factor; not functions such as `np` in `np.log(age)`."""
     if factor.eval_method.value == "lookup" or factor.expr in columns:
         return [factor.expr]
     if factor.eval_method.value == "literal":

@@ -1,4 +1,4 @@
-"""Draws of coefficients and last layers for every network, and the columns that other rows have for it."""
+"""Draws of coefficients and last layers for every network, and its columns for other rows."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -36,7 +36,7 @@ def draw_by_network(
         num: draws, shared by the networks.
         key: integer seed or key.
         precision: of the networks.
-        network: number of the only one to use; None uses all.
+        network: index of the only one to use; None uses all.
     """
     numbers = range(len(trained)) if network is None else [network]
     vector = Vector(sites_of(problem.design), problem.kind)
@@ -56,7 +56,7 @@ def draw_by_network(
 
 
 def _choose(draws: dict[str, np.ndarray], num: int, key: Any) -> dict[str, np.ndarray]:
-    """Choose some of the draws, again and again where more are wanted than there are."""
+    """Choose some of the draws, repeatedly if more are requested than there are."""
     total = len(next(iter(draws.values())))
     seed = np.asarray(jax.random.key_data(key)).ravel().tolist()
     rows = np.resize(np.random.default_rng(seed).permutation(total), num)

@@ -47,12 +47,12 @@ class Vector:
 
 @dataclasses.dataclass(frozen=True)
 class Profile:
-    """The log likelihood of rows with the last layers at their conditional modes, and what integrating them adds."""
+    """The log likelihood of rows with the last layers at their conditional modes, plus the integration term."""
 
     vector: Vector
 
     def __call__(self, theta: Theta, y: Array, x: dict[str, Array]) -> Array:
-        """Return one value per row; the terms that belong to no row are spread over all."""
+        """Return one value per row; terms that belong to no row are distributed over all."""
         step = self.vector(theta) - x["mode"]
         eta = x["base"] + x["slope"] @ step
         d = eta.shape[-1]
@@ -76,7 +76,7 @@ class Intercept:
 
 @dataclasses.dataclass(frozen=True)
 class Units:
-    """From the vector in the user's units to that of the regression, which is standardized: v = factor * u + offset."""
+    """Map from the user's units to the standardized regression: v = factor * u + offset."""
 
     factor: np.ndarray
     offset: np.ndarray
@@ -161,7 +161,7 @@ def make_model(
 
 
 def normal_prior(priors: dict[str, Any], vector: Vector, units: Units) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and precision of a normal prior like the user's, for the standardized regression."""
+    """Return mean and precision of a normal prior that approximates the user's, for the standardized regression."""
     mean, precision = np.zeros(len(units.factor)), np.zeros(len(units.factor))
     d, place = vector.kind.num_predictors, 0
     for name in vector.sites:
@@ -180,13 +180,13 @@ def normal_prior(priors: dict[str, Any], vector: Vector, units: Units) -> tuple[
 def last_layers(
     found: Gaussian, vectors: np.ndarray, units: Units, number: int, key: Any
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draw the last layer of a network given draws of the parameters; return standardized parameters beside it.
+    """Draw the last layer of a network given draws of the parameters; also return the standardized parameters.
 
     Args:
         found: the joint mode and its curvature.
         vectors: parameters in the user's units (num, t).
         units: of the parameters.
-        number: of the network.
+        number: index of the network.
         key: a random key.
     """
     inside = units.inside(vectors)

@@ -47,7 +47,7 @@ KINDS = ("mean", "proba", "draws", "linear", "images")
 
 
 class SemiStructured(Parameters):
-    """A regression on a table whose unexplained part is a deep network of images (or any other tensor).
+    """A regression on a table with a deep network of images (or any other tensor) in its linear predictor.
 
     With the columns X of the table and the output h of the network, one number per row (K-1 for K classes),
 
@@ -57,27 +57,27 @@ class SemiStructured(Parameters):
     ("poisson"), the location of a cumulative logit with K-1 ordered cutpoints ~ Normal(0, 5) ("ordinal"), or the K-1
     logits of the classes 1, ..., K-1 against class 0 ("categorical").
 
-    The networks are cross-fitted: each is trained on all rows but those of its fold, and the posterior of beta comes
+    The networks are cross-fitted: each is trained on all rows except those of its fold, and the posterior of beta comes
     from rows that the networks have not seen. It is a joint posterior of beta and of the last layers of the networks,
-    integrated over these, so that its intervals contain what is uncertain about the last layers. What the layers below
-    them have learned is fixed; see "The posterior of an effect beside a network" in the documentation.
+    integrated over the latter, so its intervals include the uncertainty about the last layers. All lower layers are
+    fixed; see "The posterior of an effect beside a network" in the documentation.
 
-    The formula means what it means in R. Columns are centered and scaled inside, so that units and origins do not
+    The formula has the same meaning as in R. Columns are centered and scaled internally, so units and origins do not
     matter; effects are reported in the units of the table.
 
     Args:
         network: an equinox or flax.nnx network, or a function of a random key that makes one.
-        formula: right-hand side of a formula, such as "age + C(sex)"; "0 + ..." leaves the intercept out. Or a list of
+        formula: right-hand side of a formula, such as "age + C(sex)"; "0 + ..." omits the intercept. Or a list of
             names of numeric columns, which needs no formulaic.
         outcome: "bernoulli", "gaussian", "poisson", "ordinal" or "categorical".
         prior: a NumPyro distribution for all coefficients, or a dict of them by column, in the units of the table. The
-            default is Normal(0, 2.5) per standard deviation of the column (and of a measured y); see `priors`.
+            default is Normal(0, 2.5) per standard deviation of the column (and of y if it is "gaussian"); see `priors`.
         family: family of the flow, as in `fit`.
         augment: `augment(key, images)` changes a batch of images in training.
         networks: number of networks and folds, at least 2. Two cost as much as one network on all rows; with five, each
             network sees 80 % of the rows, which predicts better and costs four times as much.
         precision: "float32" or "float64" for the training, as in `fit`.
-        images: name of the column of the table that holds the images. `fit`, `predict` and `score` are then called
+        images: name of the column of the table that contains the images. `fit`, `predict` and `score` are then called
             without images, as scikit-learn does: `fit(table, y)`.
 
     Example:
@@ -129,7 +129,7 @@ class SemiStructured(Parameters):
         self._problem: Problem | None = None
         self._trained: list[Trained] = []
         self._effects: Effects | None = None
-        # What was trained in a call whose later steps failed, by what it depends on.
+        # Networks trained in a call whose later steps failed, by the arguments on which they depend.
         self._left: tuple[str, list[Trained], bool] | None = None
 
     def fit(
@@ -149,28 +149,25 @@ class SemiStructured(Parameters):
         resume: Any = None,
         progress: bool = True,
     ) -> "SemiStructured":
-        """Train the networks, then fit the posterior of the effects on rows that they have not seen.
+        """Train the networks, fit the posterior of the effects on rows that they have not seen, and return this object.
 
-        The first Ctrl-C ends the training after the current epoch and keeps the best one; the posterior is then fitted
-        with it.
+        The first Ctrl-C ends the training after the current epoch and continues with the best one.
 
         Args:
             table: data frame of pandas or polars, or dict of columns, N rows.
-            images: inputs of the network, (N, ...); y where the table has a column of images.
+            images: inputs of the network, (N, ...); y if the table has a column of images.
             y: outcomes, (N,): 0 and 1, numbers, counts, or classes 0, ..., K-1.
             valid: (table, images, y) of other rows. The weights of the epoch with the best log score on them are kept;
                 without it, the score is that of rows of the fold which the network is not trained on.
             epochs: passes over the rows.
-            batch_size: rows per step. The default is 256; where rows are few, as many as give an epoch 32 steps, and at
-                least 32.
+            batch_size: rows per step (default 256; with few rows, enough for 32 steps per epoch, and at least 32).
             key: integer seed or `jax.random.key`; the same call gives the same result.
             learning_rate: peak learning rate of the weights, which are trained by Adam; it warms up and decays.
-            optimizer: an optax optimizer of the weights with its own rate, in place of Adam; its updates still warm up
+            optimizer: an optax optimizer of the weights with its own rate, instead of Adam; its updates still warm up
                 and decay. It minimizes minus the mean log likelihood of a batch.
-            patience: stop after so many epochs without a better log score.
-            groups: (N,), the patient or hospital of every row, say: rows of one group stay in one fold.
-            resume: folder in which the training is saved after every epoch; a second call with the same arguments and
-                the same folder goes on from there, even if the first one was killed.
+            patience: stop after this number of epochs without a better log score.
+            groups: (N,), for instance the patient or hospital of every row: rows of one group stay in one fold.
+            resume: folder in which the training is saved after every epoch; the same call continues from there.
             progress: show progress bars, in terminals and notebooks.
         """
         table, images, y = self._split(table, images, y, "fit")
@@ -233,7 +230,7 @@ class SemiStructured(Parameters):
             ) from error
         self._left = None
         rows = {"x": problem.data.x[:0], "images": problem.data.images[:1], "y": problem.data.y[:0]}
-        # Let go of images that nobody needs any more.
+        # Release images that are no longer needed.
         self._problem = problem._replace(data=problem.data._replace(**rows), y=problem.y[:0])
         self._trained, self._effects = trained, effects
         return self
@@ -245,12 +242,12 @@ class SemiStructured(Parameters):
 
     @property
     def diagnostics(self) -> Any:
-        """Verdict and figures of the posterior; "good" only if none of `findings` speaks against the intervals."""
+        """Verdict and numbers of the posterior; "good" only if there are no `findings` about the intervals."""
         return self._fitted("diagnostics")[1].posterior.diagnostics
 
     @property
     def findings(self) -> list[str]:
-        """Sentences that say why the intervals may be wrong; empty where nothing was found."""
+        """Reasons why the intervals may be wrong, as sentences; empty if there are none."""
         return list(self._fitted("findings")[1].findings)
 
     @property
@@ -261,7 +258,7 @@ class SemiStructured(Parameters):
 
     @property
     def histories(self) -> list[dict[str, np.ndarray]]:
-        """The curves of the training, one dict per network: epoch, loss, valid_score."""
+        """Training curves, one dict per network: epoch, loss, valid_score."""
         self._fitted("histories")
         return [one.history for one in self._trained]
 
@@ -280,7 +277,7 @@ class SemiStructured(Parameters):
         key: Any = 2,
         network: int | None = None,
     ) -> np.ndarray:
-        """Predict the outcome of rows, averaged over posterior draws and networks, in bounded memory.
+        """Return predictions of the outcome of rows, averaged over posterior draws and networks, in bounded memory.
 
         Args:
             table: as in `fit`.
@@ -291,7 +288,7 @@ class SemiStructured(Parameters):
                 posterior draw, (num, N); "linear": draws of the linear predictor, (num, N); "images": draws of the part
                 of it that comes from the images.
             key: integer seed or `jax.random.key`.
-            network: number of the only network to use; None averages over all.
+            network: index of the only network to use; None averages over all.
         """
         self._fitted("predict")
         if kind not in KINDS:
@@ -314,7 +311,10 @@ class SemiStructured(Parameters):
             return np.concatenate(drawn)[:num]
 
     def score(self, table: Any, images: Any = None, y: Any = None, num: int = 1000, key: Any = 2) -> float:
-        """Return the mean log score: the log of the probability (density) of y averaged over draws and networks."""
+        """Return the mean log score: the log of the probability (density) of y averaged over draws and networks.
+
+        `table`, `images` and `y` are as in `fit`, `num` and `key` as in `predict`.
+        """
         self._fitted("score")
         table, images, y = self._split(table, images, y, "score")
         assert self._problem is not None
@@ -336,17 +336,17 @@ class SemiStructured(Parameters):
         return tabulate(self._coefficient_draws("coefficients"), self.outcome)
 
     def summary(self, **options: Any) -> Any:
-        """Summarize all parameters, as `Posterior.summary` does."""
+        """Return a table of all parameters, with the `options` of `Posterior.summary`."""
         return self._fitted("summary")[1].posterior.summary(**options)
 
     def priors(self) -> "pd.DataFrame":
-        """Tabulate the priors in the units of the table and, for coefficients, per standard deviation of a column."""
+        """Return the priors in the units of the table and, for coefficients, per standard deviation of a column."""
         import pandas as pd
 
         return pd.DataFrame.from_dict(self._fitted("priors")[1].priors, orient="index")
 
     def plot(self) -> "Figure":
-        """Plot the posteriors of the effects, and the loss and the score on rows left out by epoch."""
+        """Return a figure of the posteriors of the effects, and of the loss and the held-out score by epoch."""
         from bernflow.plots.coefficients import plot_coefficients
 
         draws = {": class ".join(map(str, name)): values for name, values in self._coefficient_draws("plot").items()}
@@ -354,13 +354,13 @@ class SemiStructured(Parameters):
         return plot_coefficients(draws, self.histories, self.best_epochs, title)
 
     def report(self, path: str | PathLike = "report.html", **options: Any) -> Path:
-        """Write the report of the posterior, whose verdict is that on the effects."""
+        """Write an HTML report of the effects to `path`, with the `options` of `Posterior.report`; return the path."""
         return self._fitted("report")[1].posterior.report(path, **options)
 
     def save(self, path: str | PathLike) -> Path:
-        """Save posterior, weights and the columns of the table that the formula uses to one file.
+        """Save posterior, weights and the columns of the table that the formula uses to `path`, and return it.
 
-        The code of the network is not in it: `bernflow.load(path, network)` reads the file.
+        The code of the network is not in the file: load it with `bernflow.load(path, network)`.
         """
         from bernflow.semistructured.saved import save
 
@@ -377,7 +377,7 @@ class SemiStructured(Parameters):
         return self._problem, self._effects
 
     def _split(self, table: Any, images: Any, y: Any, where: str) -> tuple[Any, Any, Any]:
-        """Take the images out of the table where they are a column of it."""
+        """Separate the images from the table if they are a column of it."""
         if self.images is None:
             if images is None or (y is None and where != "predict"):
                 wanted = "table, images" if where == "predict" else "table, images, y"

@@ -1,4 +1,4 @@
-"""What the last layer of a network sees: the derivative of its output with respect to the weights of that layer."""
+"""Features of the last layer of a network: the derivative of its output with respect to the weights of that layer."""
 
 from typing import Any
 
@@ -14,15 +14,15 @@ from bernflow.models.network import BLOCK_SIZE, Network
 # Rows on which linearity is tested, and the size of the step relative to the weights.
 NUM_TEST_ROWS, TEST_STEP = 8, 3.0
 TOLERANCE = 1e-3
-# A wider last layer is reduced to so many principal components.
+# A wider last layer is reduced to this number of principal components.
 MAX_FEATURES = 128
 
 
 def find_last_layer(network: Network, inputs: np.ndarray) -> int | None:
-    """Return the number of the largest array of weights in which the output is linear, or None where there is none.
+    """Return the index of the largest array of weights in which the output is linear, or None.
 
-    The test is numerical, so that it holds for every framework: a large step in the weights of a linear last layer
-    changes the output by exactly what the derivative says.
+    The test is numerical, so it works for every framework: a large step in the weights of a linear last layer
+    changes the output exactly as the derivative predicts.
 
     Args:
         network: any network.
@@ -70,9 +70,9 @@ def _of_layer(network: Network, rows: Array, number: int) -> tuple[Any, Array]:
 def outputs_and_features(
     network: Network, rows: Array, number: int | None
 ) -> tuple[Float[Array, "n d"], Float[Array, "n f"]]:
-    """Evaluate a frozen network on a batch: its output, and what its last layer multiplies by weights.
+    """Evaluate a frozen network on a batch: its output, and the features that its last layer multiplies by weights.
 
-    The derivative of the first output is taken; what feeds only other outputs of a layer is zero in it.
+    The derivative is that of the first output; it is zero for weights that affect only other outputs of the layer.
     """
     if number is None:
         out = network(rows).reshape(rows.shape[0], -1)
@@ -92,7 +92,7 @@ def _block(network: Network, rows: Array, number: int | None) -> tuple[Array, Ar
 def evaluate_features(
     network: Network, inputs: np.ndarray, number: int | None, block: int = BLOCK_SIZE
 ) -> tuple[Float[np.ndarray, "n d"], Float[np.ndarray, "n f"]]:
-    """Evaluate output and features of many rows, a block at a time; copies of the last row fill up the last block."""
+    """Evaluate output and features of many rows, in blocks; copies of the last row pad the last block."""
     outputs, features = [], []
     for start in range(0, len(inputs), block):
         rows = np.minimum(np.arange(start, start + block), len(inputs) - 1)
@@ -103,12 +103,12 @@ def evaluate_features(
 
 
 class Reduction(eqx.Module):
-    """Centers and scales output and features as they are on the rows of the training, and reduces wide layers.
+    """Centers and scales output and features by their values on the training rows, and reduces wide layers.
 
     Attributes:
         mean: of output and features together.
-        scale: of the same; infinite where a column is constant, which leaves a column of zeros.
-        rotation: principal components of the scaled features, or None where there are few of them.
+        scale: of the same; infinite for a constant column, which becomes a column of zeros.
+        rotation: principal components of the scaled features, or None if there are few of them.
     """
 
     mean: Float[Array, " c"]

@@ -1,4 +1,4 @@
-"""From checked rows to trained networks, and from these to the posterior of the effects."""
+"""Train networks on checked rows, and compute the posterior of the effects from them."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,11 +36,11 @@ from bernflow.semistructured.tables import describe_priors
 from bernflow.semistructured.training import WEIGHTS_OPTIMIZER, Kept, Objective
 from bernflow.semistructured.verdict import Evidence, attenuation, find, judge_effects
 
-# Outcomes with a logit link, where a predictor that is left out makes the effects of others smaller.
+# Outcomes with a logit link, for which an omitted predictor biases the effects of others toward zero.
 LOGITS = ("bernoulli", "ordinal", "categorical")
 # Posterior draws behind tables and predictions.
 NUM_DRAWS = 4000
-# Batches have at most so many rows, and at least so many; between, an epoch has 32 steps.
+# Largest and smallest number of rows of a batch; in between, an epoch has 32 steps.
 MAX_BATCH, MIN_BATCH, STEPS = 256, 32, 32
 # After every epoch a network is scored on rows of its fold: an eighth as many as it is trained on, and at least 500.
 MIN_HELD, HELD_SHARE = 500, 8
@@ -59,7 +59,7 @@ class Options(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """What is fitted.
+    """The data and priors of a fit.
 
     Attributes:
         design: the columns.
@@ -90,7 +90,7 @@ class Problem(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """A trained network, as it was after its best epoch and half of the way there, and its curves."""
+    """A trained network after its best epoch and at the midpoint, and its training curves."""
 
     network: Network
     best: Kept
@@ -100,14 +100,14 @@ class Trained(NamedTuple):
 
 
 class Effects(NamedTuple):
-    """What a fit leaves behind for tables and predictions.
+    """The results of a fit that tables and predictions need.
 
     Attributes:
         posterior: of the effects, in the user's units.
-        found: the standardized regression that it belongs to.
-        layers: how output and features become columns of that.
-        last: number of the array of weights that is the last layer.
-        findings: what speaks against the intervals.
+        found: the standardized regression.
+        layers: maps output and features to columns of the regression.
+        last: index of the array of weights that is the last layer.
+        findings: reasons to doubt the intervals.
         priors: in words.
         draws: of all parameters, and of the intercept.
     """
@@ -131,7 +131,7 @@ def pose(
     seed: Any,
     groups: np.ndarray | None,
 ) -> Problem:
-    """Put together what is fitted; `data` holds the outcome in its own units."""
+    """Assemble data and priors; `data` contains the outcome in its own units."""
     if num_folds * 2 > len(data.y):
         raise ArgumentError(f"networks={num_folds} with {len(data.y)} rows: expected at least two rows for each.")
     kind = Kind(outcome, num_classes, num_predictors(outcome, num_classes), num_extra(outcome, num_classes))
@@ -147,13 +147,13 @@ def pose(
 
 
 def default_batch_size(num_rows: int, num_folds: int) -> int:
-    """Return the number of rows per step; few rows need small batches, so that the network takes enough steps."""
+    """Return the number of rows per step; with few rows, batches are small to allow enough steps."""
     trained_on = num_rows * (num_folds - 1) // num_folds
     return int(np.clip(trained_on // STEPS, MIN_BATCH, MAX_BATCH))
 
 
 def begin_theta(problem: Problem) -> np.ndarray:
-    """Return the standardized parameters of the regression on the table alone, which must exist."""
+    """Return the standardized parameters of the regression on the table alone; raise if they do not exist."""
     num = len(problem.prior[0])
     start = np.zeros(num)
     if problem.kind.outcome == "ordinal":
@@ -185,7 +185,7 @@ def train_networks(
     arguments: dict[str, Any],
     theta: np.ndarray,
 ) -> tuple[list[Trained], bool]:
-    """Train one network per fold on the rows of the others; return them, and whether Ctrl-C ended it."""
+    """Train one network per fold on the rows of the others; return them, and whether Ctrl-C ended the training."""
     dtype = float_dtype()
     data = problem.data._replace(x=problem.data.x.astype(dtype), y=problem.data.y.astype(dtype))
     runs = []
@@ -239,7 +239,7 @@ def infer(
     family: Any,
     progress: bool,
 ) -> Effects:
-    """Find the posterior of the effects from networks that have not seen the rows, and what speaks against it."""
+    """Compute the posterior of the effects from networks that have not seen the rows, and reasons to doubt it."""
     rows, weight = stack_folds(problem.fold, problem.num_folds)
     with use_precision(precision):
         first = trained[0]
@@ -299,7 +299,7 @@ def infer(
     )
     findings = find(evidence)
     posterior = fit(model, key=key, family=family, progress=progress)
-    # Weights are used where the fit given the networks needs them, whatever the verdict on the effects.
+    # Importance weights are used if the fit given the networks needs them, whatever the verdict on the effects.
     draws = posterior.draws(NUM_DRAWS)
     posterior.diagnostics = judge_effects(posterior.diagnostics, findings)
     found, layers = jax.tree.map(np.asarray, (found, layers))
@@ -329,7 +329,7 @@ def _summary(found: Gaussian, num: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _shown(x: np.ndarray, said: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Return the squared correlation of the columns with what the networks say of them."""
+    """Return the squared correlation of the columns with their predictions by the networks."""
     p, real = x.shape[-1], weight > 0
     if not said.shape[-1]:
         return np.zeros(p)
@@ -348,7 +348,7 @@ def scale_outcome(valid: Data, problem: Problem) -> Data:
 
 
 def choose_optimizer(optimizer: Any, learning_rate: Any) -> tuple[optax.GradientTransformation, float]:
-    """Return the optimizer of the weights and its peak rate, or say what is wrong with them."""
+    """Return the optimizer of the weights and its peak rate; raise if they are invalid."""
     if isinstance(learning_rate, bool) or not isinstance(learning_rate, int | float) or not learning_rate > 0:
         raise ArgumentError(f"learning_rate={learning_rate!r}: expected a positive number.")
     if optimizer is None:

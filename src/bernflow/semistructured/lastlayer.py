@@ -1,13 +1,13 @@
 """The posterior of coefficients and last layers together, with the last layers integrated out.
 
 Every row i of fold k was left out when network k was trained. With the columns x of the table, and the columns z of
-that network (its output, what it says of the table, the features of its last layer),
+that network (its output, its predictions of the table, the features of its last layer),
 
     eta_i = x_i^T beta + z_i^T w_k,        w_k ~ Normal(0, diag(scales^2)),
 
-is a regression on columns that do not know y_i. The scale of the features is the one of highest marginal likelihood.
+is a regression on columns that are independent of y_i. The scale of the features maximizes the marginal likelihood.
 Given theta = (beta, extra), w_k is integrated out by Laplace's method; with the conditional mode w_k(theta) linear in
-theta, which is exact for "gaussian", what is left is a posterior of theta alone, as cheap as that of a regression.
+theta, which is exact for "gaussian", the result is a posterior of theta alone, as cheap as that of a regression.
 All functions here can be mapped over repeats by `jax.vmap`.
 """
 
@@ -20,9 +20,9 @@ from jaxtyping import Array, Float
 from bernflow.semistructured.likelihoods import information, log_prob
 
 NUM_STEPS = 30
-# Shares of a Newton step that are tried.
+# Fractions of a Newton step to try.
 STEP_SIZES = (1.0, 0.5, 0.25, 0.1, 0.02)
-# Prior scales of a feature that are compared, per square root of the number of features.
+# Candidate prior scales of a feature, per square root of the number of features.
 FEATURE_SCALES = (0.03, 0.1, 0.3, 0.6, 1.0, 2.0, 4.0)
 
 
@@ -59,10 +59,10 @@ class Gaussian(NamedTuple):
         theta: coefficients (p * d) and extra parameters.
         w: the last layers (k, q * d).
         precision: of theta with w integrated out.
-        slope: how the conditional mode of w moves with theta, (k, q * d, t).
+        slope: derivative of the conditional mode of w with respect to theta, (k, q * d, t).
         layer_precision: of w given theta, (k, q * d, q * d).
-        shift: gradient of -1/2 log det(layer_precision) along the conditional mode: what integrating adds to the
-            gradient at the joint mode.
+        shift: gradient of -1/2 log det(layer_precision) along the conditional mode: the contribution of the
+            integral to the gradient at the joint mode.
         log_evidence: Laplace's approximation up to a constant.
     """
 
@@ -133,8 +133,8 @@ def solve(rows: Rows, kind: Kind, prior: Prior, theta: Array, w: Array | None = 
         rows: all folds.
         kind: of the outcome.
         prior: of coefficients and last layers.
-        theta: where to begin.
-        w: where to begin; zero if None.
+        theta: starting point.
+        w: starting point; zero if None.
     """
     size = rows.z.shape[-1] * kind.num_predictors
     w = jnp.zeros((rows.x.shape[0], size), rows.x.dtype) if w is None else w
@@ -200,8 +200,8 @@ def predict_columns(
 ) -> Float[Array, "f p"]:
     """Return weights (f, p) that predict the columns of the table from features: ridge, generalized cross-validation.
 
-    Beside these predictions, the effect of a column is that of what the images do not show of it: an error of the
-    network's output is then no longer confounded with the column.
+    With these predictions in the regression, the effect of a column is that of the part that the images do not show: an
+    error of the network's output is then no longer confounded with the column.
     """
     n, share = jnp.sum(weight), weight[:, None]
     centered = (features - jnp.sum(share * features, 0) / n) * share

@@ -58,7 +58,7 @@ def log_prob(outcome: str, eta: Array, extra: Array, y: Array) -> Float[Array, "
 
 
 def information(outcome: str, num_classes: int, eta: Array, extra: Array) -> Float[Array, "... u u"]:
-    """Evaluate the Fisher information of a row about its predictors and the extra parameters together."""
+    """Evaluate the Fisher information of a row about its predictors and the extra parameters."""
     if outcome == "bernoulli":
         p = jax.nn.sigmoid(eta)
         return (p * (1 - p))[..., None]

@@ -1,4 +1,4 @@
-"""The networks: made from what the user gave, with augmentation in training."""
+"""The networks, made from a network or a function, with augmentation in training."""
 
 import dataclasses
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from bernflow.errors import ArgumentError, ModelError
 from bernflow.models.inputs import NUMERIC_KINDS, user_code
 from bernflow.models.network import Network, as_network
 
-# Rows of images that are looked at at once for values that are not finite.
+# Rows of images that are checked at once for non-finite values.
 BLOCK = 1024
 
 
@@ -43,7 +43,7 @@ class Prepared:
                 )
             inputs = jnp.asarray(augmented)
         if inputs.dtype == jnp.float64 and not _is_double(weights):
-            # Layers of a network refuse other types than that of their weights.
+            # Layers of a network accept only inputs of the type of their weights.
             inputs = inputs.astype(jnp.float32)
         return self.apply(weights, state, inputs, key, training)
 
@@ -56,7 +56,7 @@ class NetworkSource:
     """Makes networks.
 
     Args:
-        network: a network, whose weights are where every training starts; or a function of a key that makes one.
+        network: a network, whose weights start every training; or a function of a key that makes one.
         augment: `augment(key, images)` for training, or None.
     """
 
@@ -69,12 +69,12 @@ class NetworkSource:
             raise ArgumentError(f"augment={augment!r}: expected a function augment(key, images).")
         self._augment = augment
         self._make = None if is_network else network
-        # Converted once: compiled functions know a network by its object.
+        # Converted once: compiled functions identify a network by its object.
         self._given = as_network(network) if is_network else None
         self._first: tuple[Any, Network] | None = None
 
     def identity_parts(self) -> tuple:
-        """Return what the networks depend on, for fingerprints: not what has been made of it."""
+        """Return the inputs of the networks, for fingerprints."""
         return (self._make if self._given is None else self._given, self._augment)
 
     def __call__(self, key: Key[Array, ""]) -> Network:
@@ -88,7 +88,7 @@ class NetworkSource:
         return Network(network.weights, network.state, Prepared(network.apply, self._augment))
 
     def _shared(self, made: Any) -> Network:
-        """Convert what the function made; networks that differ in weights only share one compilation."""
+        """Convert the result of the function; networks that differ only in weights share compiled code."""
         network, fixed = as_network(made), _fixed_part(made)
         if self._first is not None and fixed is not None:
             same: bool = jax.tree.structure(network.weights) == jax.tree.structure(self._first[1].weights)  # type: ignore[operator]
@@ -100,14 +100,14 @@ class NetworkSource:
 
 
 def missing_network(*_: Any) -> Any:
-    """Stand in for the network of a file that was read without it."""
+    """Placeholder for the network of a file that was loaded without it."""
     raise ArgumentError(
         "This SemiStructured was loaded without its network, which predictions need: bernflow.load(path, network)."
     )
 
 
 def _fixed_part(made: Any) -> Any:
-    """Return what a network is besides weights and state, or None where nothing is known of it."""
+    """Return the structure of a network without weights and state, or None if it is unknown."""
     if isinstance(made, Network):
         return (made.apply,)
     module = made[0] if isinstance(made, tuple) and made else made
@@ -124,7 +124,7 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def check_images(images: Any, where: str = "images") -> np.ndarray:
-    """Return images as an array of numbers, one row per observation; files mapped into memory stay mapped."""
+    """Return images as an array of numbers, one row per observation; memory-mapped files remain mapped."""
     array = images if isinstance(images, np.ndarray) else np.asarray(images)
     is_float = jnp.issubdtype(array.dtype, jnp.floating)
     if array.ndim < 1 or not (array.dtype.kind in NUMERIC_KINDS or is_float):

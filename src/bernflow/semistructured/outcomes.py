@@ -1,4 +1,4 @@
-"""What kinds of outcome there are: the check of y and the priors."""
+"""The kinds of outcome: their checks of y and their priors."""
 
 import contextlib
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ OUTCOMES = ("bernoulli", "gaussian", "poisson", "ordinal", "categorical")
 PRIOR_SCALE = 2.5
 CUTPOINT_SCALE = 5.0
 SIGMA, CUTPOINTS, LEVEL = "sigma", "cutpoints", "level"
-# What exp(beta) is.
+# The meaning of exp(beta).
 RATIOS = {"bernoulli": "odds_ratio", "ordinal": "odds_ratio", "categorical": "odds_ratio", "poisson": "rate_ratio"}
 RESERVED = ("y", SIGMA, CUTPOINTS, LEVEL, INTERCEPT)
 
@@ -51,7 +51,7 @@ class OrderedNormal(Distribution):
 
 
 def site_names(columns: tuple[str, ...]) -> tuple[str, ...]:
-    """Name the coefficients like their columns, except where a name is taken."""
+    """Name the coefficients like their columns, unless a name is taken."""
     return tuple(f"beta_{name}" if name in RESERVED else name for name in columns)
 
 
@@ -63,13 +63,13 @@ def check_outcome(outcome: Any) -> str:
 
 
 def check_y(outcome: str, y: Any, where: str = "y", num_classes: int | None = None) -> np.ndarray:
-    """Return y as the outcome needs it, or say why it cannot be such an outcome.
+    """Return y in the form of the outcome; raise if it cannot be such an outcome.
 
     Args:
         outcome: kind of the outcome.
-        y: what the user gave.
-        where: how the user calls it.
-        num_classes: number of classes of the training; None in the training itself.
+        y: outcomes as given by the user.
+        where: name of the argument in messages.
+        num_classes: number of classes in the training data; None for the training data themselves.
     """
     y = np.asarray(y)
     if y.dtype.kind == "O":
@@ -132,7 +132,7 @@ def check_network_output(outcome: str, shape: tuple[int, ...], num_classes: int)
 
 
 def unit_of(outcome: str, y: np.ndarray) -> tuple[float, float]:
-    """Return origin and unit of the linear predictor: mean and sd of a measured outcome, 0 and 1 on a link scale."""
+    """Return origin and unit of the linear predictor: mean and sd of a "gaussian" outcome, 0 and 1 on a link scale."""
     return (float(np.mean(y)), float(np.std(y))) if outcome == "gaussian" else (0.0, 1.0)
 
 
@@ -171,7 +171,7 @@ def make_prior(outcome: str, design: Design, given: Any, y: np.ndarray, num_clas
 
 
 class Shifted:
-    """A prior of the intercept, as one of the level given the coefficients: level = intercept + mean(X) beta."""
+    """A prior of the intercept, expressed for the level given the coefficients: level = intercept + mean(X) beta."""
 
     def __init__(self, prior: Distribution, design: Design, shape: tuple[int, ...]):
         self.prior = _of_shape(INTERCEPT, prior, shape)
@@ -184,7 +184,7 @@ class Shifted:
 
 
 def _center(outcome: str, y: np.ndarray, num_classes: int) -> Any:
-    """Return the link of the mean outcome, pulled a little off the edges."""
+    """Return the link of the mean outcome, moved slightly off the boundaries."""
     if outcome == "gaussian":
         return float(np.mean(y))
     if outcome == "poisson":
@@ -195,7 +195,7 @@ def _center(outcome: str, y: np.ndarray, num_classes: int) -> Any:
 
 
 def describe_prior(prior: Any) -> Any:
-    """Return a prior as text: the kinds of distributions and their parameters."""
+    """Return a prior as text: the distributions and their parameters."""
     if isinstance(prior, Mapping):
         return {str(name): describe_prior(value) for name, value in sorted(prior.items())}
     if prior is None:

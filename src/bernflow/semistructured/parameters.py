@@ -1,4 +1,4 @@
-"""What scikit-learn expects of an estimator."""
+"""The interface that scikit-learn expects of an estimator."""
 
 import inspect
 from typing import Any
@@ -18,7 +18,7 @@ class Parameters:
         return {name: getattr(self, name) for name in self._parameters()}
 
     def set_params(self, **params: Any) -> Any:
-        """Change arguments of the estimator, which then is not fitted."""
+        """Change arguments of the estimator, which must then be fitted again."""
         unknown = sorted(set(params) - set(self._parameters()))
         if unknown:
             raise ArgumentError(

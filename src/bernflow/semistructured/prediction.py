@@ -13,7 +13,7 @@ from bernflow.keys import portable
 from bernflow.semistructured.lastlayer import Kind
 from bernflow.semistructured.likelihoods import distribution, log_prob
 
-# Rows times draws times predictors that are evaluated at once.
+# Largest number of rows times draws times predictors that are evaluated at once.
 MAX_ELEMENTS = 2**22
 
 
@@ -36,7 +36,7 @@ class Draws(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """What is known of some rows: standardized columns, and the columns of the network."""
+    """Inputs of some rows: standardized columns, and the columns of the network."""
 
     x: Float[np.ndarray, "n p"]
     z: Float[np.ndarray, "n q"]
@@ -70,7 +70,7 @@ def _scores(draws: Draws, x: Array, z: Array, y: Array) -> Array:
 
 @filter_jit
 def _outcomes(draws: Draws, key: Array, x: Array, z: Array) -> Array:
-    # JAX draws Poisson counts with keys of its own default generator only.
+    # JAX draws Poisson counts only with keys of its default generator.
     keys = jax.random.split(portable(key), len(draws.theta))
     sample = lambda eta, extra, key: distribution(draws.kind.outcome, eta, extra).sample(key)  # noqa: E731
     return jax.vmap(sample)(*_predictors(draws, x, z), keys).T
@@ -110,7 +110,7 @@ def predict_linear(draws: Draws, inputs: Inputs, images_only: bool) -> np.ndarra
 
 
 def _by_rows(function: Callable, draws: Draws, rows: tuple) -> np.ndarray:
-    """Apply a compiled function to blocks of rows of one shape; copies of the final row fill up the last."""
+    """Apply a compiled function to blocks of rows of one shape; copies of the final row pad the last block."""
     num = len(rows[0])
     size = len(draws.theta) * max(draws.kind.num_predictors, draws.kind.num_classes)
     block = min(num, max(1, MAX_ELEMENTS // size))

@@ -1,4 +1,4 @@
-"""The rows that a user gives: table, images and outcome, checked and of equal number."""
+"""Checks of the user's rows: table, images and outcome, of equal number."""
 
 from typing import Any
 
@@ -27,11 +27,11 @@ def check_data(
     Args:
         outcome: kind of the outcome.
         design: the columns of the formula.
-        table: the table, which is that of the design itself where `num_classes` is None.
+        table: the table; that of the design if `num_classes` is None.
         images: inputs of the network.
         y: outcomes.
-        num_classes: number of classes that there can be; None where y tells it.
-        where: begins the names of the arguments in messages.
+        num_classes: number of possible classes; None if y determines it.
+        where: prefix of the names of the arguments in messages.
     """
     matrix = design.standardize(design.matrix if num_classes is None else design(table, f"{where}table"))
     checked = check_y(outcome, y, f"{where}y", num_classes)
@@ -65,7 +65,7 @@ def check_groups(groups: Any, num: int) -> np.ndarray | None:
 
 
 def take_column(table: Any, name: str, where: str = "table") -> np.ndarray:
-    """Return the images that a column of the table holds, stacked."""
+    """Return the images in a column of the table, stacked."""
     try:
         column = table[name]
     except (KeyError, TypeError, ValueError) as error:

@@ -35,7 +35,7 @@ class Data(NamedTuple):
 
 
 class Source:
-    """All rows; they are moved to the device once, where they fit."""
+    """All rows; moved to the device once if they fit."""
 
     def __init__(self, data: Data):
         rows = {"x": data.x, "images": data.images, "y": data.y}
@@ -43,7 +43,7 @@ class Source:
         self._rows = jax.tree.map(jnp.asarray, rows) if self._batches.resident else None
 
     def at(self, indices: Int[np.ndarray, "c b"]) -> tuple[dict[str, Array], Array | None]:
-        """Return all rows and which to take, or the rows themselves."""
+        """Return all rows with the indices of a batch, or the rows of the batch themselves."""
         return (self._batches.take(indices), None) if self._rows is None else (self._rows, jnp.asarray(indices))
 
 
@@ -51,17 +51,17 @@ class Run:
     """One network in training.
 
     Args:
-        objective: what is minimized.
+        objective: the loss.
         prior: mean and precision of theta.
         network: where to start.
         theta: coefficients at the start.
-        rows: the rows that it is trained on.
-        held: rows of other folds, or the user's, for its score after every epoch.
+        rows: its training rows.
+        held: rows of other folds, or validation rows, for its score after every epoch.
         key: for batches, dropout and augmentation.
-        epochs: planned.
+        epochs: planned number.
         batch_size: rows per step.
-        patience: stop after so many epochs without a better score; None never stops.
-        checkpoint: where to write, or None.
+        patience: stop after this number of epochs without a better score; None never stops.
+        checkpoint: the file to write, or None.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Run:
 
 
 def train_all(runs: Sequence[Run], source: Source, epochs: int, progress: bool) -> bool:
-    """Train all networks, one epoch of each in turn; return whether Ctrl-C ended it.
+    """Train all networks, one epoch of each in turn; return whether Ctrl-C ended the training.
 
     The first Ctrl-C ends the training after the epoch of every network, the second one stops at once.
     """

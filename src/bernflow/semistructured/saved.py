@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 KIND = FileKind(
     "bernflow-semistructured", 1, "a saved SemiStructured", "SemiStructured.save(path)", "fit and save it again"
 )
-# The arguments of the estimator that are plain values.
+# Arguments of the estimator that are plain values.
 PLAIN = ("formula", "outcome", "networks", "precision", "images")
 
 
 def save(estimator: "SemiStructured", path: str | os.PathLike) -> Path:
-    """Save a fitted estimator to one file, whole or not at all."""
+    """Save a fitted estimator to one file, atomically."""
     path = Path(path)
     if not path.parent.is_dir():
         raise ArgumentError(f"save({str(path)!r}): the folder {str(path.parent)!r} does not exist: create it first.")
@@ -73,17 +73,20 @@ def save(estimator: "SemiStructured", path: str | os.PathLike) -> Path:
 
 
 def load(path: str | os.PathLike, model: Any = None, *args: Any, **options: Any) -> Any:
-    """Read what `Posterior.save` or `SemiStructured.save` wrote.
+    """Load a file written by `Posterior.save` or `SemiStructured.save`.
 
     Args:
         path: the file.
-        model: of a posterior: the model as it was given to `fit`, for weighted draws, predictions and refining; its
-            code and data are not in the file. Of a `SemiStructured`: the network as it was given to it, for
+        model: for a posterior, the model as it was passed to `fit`, for weighted draws, predictions and refining; its
+            code and data are not in the file. For a `SemiStructured`, the network as it was passed to it, for
             predictions.
         *args: positional arguments of a NumPyro model.
-        **options: of a posterior: `model_kwargs`, keyword arguments of a NumPyro model, and `check`: False attaches a
-            model or data other than those of the fit, which is then judged anew. Of a `SemiStructured`: its `augment`
+        **options: for a posterior: `model_kwargs`, keyword arguments of a NumPyro model, and `check`: False attaches a
+            model or data other than those of the fit, which is then judged again. For a `SemiStructured`: its `augment`
             and `prior`, for another fit.
+
+    Returns:
+        The posterior, or the fitted `SemiStructured`.
 
     Example:
         >>> path = post.save("posterior.bernflow")
@@ -95,7 +98,7 @@ def load(path: str | os.PathLike, model: Any = None, *args: Any, **options: Any)
     try:
         manifest, arrays = read_container(Path(path), KIND)
     except FileFormatError as error:
-        # Another kind of file, or none: the reader of posteriors says what is wrong with it.
+        # Another kind of file, or none: the reader of posteriors reports the error.
         if KIND.what in str(error) and "damaged" in str(error) and _names_itself(Path(path)):
             raise
         return load_posterior(path, model, *args, **options)
@@ -159,7 +162,7 @@ def _names_itself(path: Path) -> bool:
 
 
 def _without_objects(values: np.ndarray) -> np.ndarray:
-    """Return text as an array of characters; other objects have no place in a file of plain data."""
+    """Return text as an array of characters, since the file contains plain arrays only."""
     if values.dtype.kind != "O":
         return values
     if all(isinstance(value, str) for value in values):

@@ -29,7 +29,7 @@ def by_coefficient(drawn: Mapping[str, np.ndarray], design: Design) -> dict[tupl
 
 
 def tabulate(draws: Mapping[tuple, np.ndarray], outcome: str) -> "pd.DataFrame":
-    """Tabulate mean, sd and quantiles, and exp(beta) as odds ratio or rate ratio where the outcome has such."""
+    """Tabulate mean, sd and quantiles, and exp(beta) as odds ratio or rate ratio if that applies to the outcome."""
     import pandas as pd
 
     rows = {}
@@ -50,7 +50,7 @@ def tabulate(draws: Mapping[tuple, np.ndarray], outcome: str) -> "pd.DataFrame":
 
 
 def describe_priors(design: Design, priors: Mapping[str, Any], unit: float) -> dict[str, dict[str, str]]:
-    """Describe the priors in the user's units, and per standard deviation of the column (and of a measured outcome)."""
+    """Describe the priors in the user's units, and per standard deviation of the column (and of a Gaussian outcome)."""
     scales = dict(zip(site_names(design.names), design.scale, strict=True))
     names = dict(zip(site_names(design.names), design.names, strict=True))
     rows = {}

@@ -17,9 +17,9 @@ from bernflow.semistructured.lastlayer import Kind
 from bernflow.semistructured.likelihoods import log_prob
 
 WARM_UP = 100
-# One instance for all fits: compiled functions know an optimizer by its object.
+# One instance for all fits: compiled functions identify an optimizer by its object.
 WEIGHTS_OPTIMIZER = optax.chain(optax.scale_by_adam(), optax.scale(-1.0))
-# The coefficients belong to standardized columns, and begin at their values without images.
+# The coefficients belong to standardized columns, and start at their values without images.
 COEFFICIENTS_OPTIMIZER, COEFFICIENTS_RATE = optax.chain(optax.scale_by_adam(), optax.scale(-1.0)), 5e-3
 
 
@@ -34,7 +34,7 @@ class Trainee(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What is kept of an epoch."""
+    """The state that is kept of an epoch."""
 
     weights: PyTree
     state: PyTree
@@ -43,14 +43,14 @@ class Kept(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """What is minimized: minus the mean log likelihood of a batch, and the penalty of the prior per row.
+    """The loss: minus the mean log likelihood of a batch, plus the penalty of the prior per row.
 
     Attributes:
         apply: as in `Network`.
         kind: of the outcome.
         optimizer: of the weights.
         rate: its peak learning rate.
-        num_rows: rows of the training.
+        num_rows: number of training rows.
     """
 
     apply: Callable
@@ -72,15 +72,15 @@ class Objective:
 
 
 def rate_at(step: Any, planned: Any) -> Any:
-    """Return the factor on the learning rates at steps of so many: linear warm-up, then a cosine down to zero."""
+    """Return the factor on the learning rates at each step: linear warm-up, then a cosine decay to zero."""
     return jnp.minimum(1.0, (step + 1) / jnp.minimum(WARM_UP, planned)) * 0.5 * (1.0 + jnp.cos(jnp.pi * step / planned))
 
 
 def middle_epoch(epochs: int) -> int:
-    """Return the epoch after which half of the way is gone, counted in learning rates.
+    """Return the midpoint of the training in learning rates: the epoch with half of their sum.
 
-    What another doubling of the training would bring is about what the second half has brought. With a decaying rate
-    the half lies at 27 % of the epochs.
+    Doubling the training would change about as much as its second half did. With a decaying rate
+    the midpoint is at 27 % of the epochs.
     """
     done = np.cumsum(np.asarray(rate_at(np.arange(200 * epochs), 200 * epochs)).reshape(epochs, -1).sum(1))
     return int(np.searchsorted(done, 0.5 * done[-1])) + 1
@@ -95,13 +95,13 @@ def take_steps(
     keys: Key[Array, " c"],
     rates: Float[Array, " c"],
 ) -> tuple[Trainee, Float[Array, " c"]]:
-    """Take one step per batch; return the losses, too. It can be mapped by `jax.vmap`.
+    """Take one step per batch, and also return the losses. It can be mapped by `jax.vmap`.
 
     Args:
-        objective: what is minimized.
+        objective: the loss.
         prior: mean and precision of theta.
-        trainee: where the training is.
-        rows: "x", "images" and "y" of all rows, or of the batches (c, b, ...) where `indices` is None.
+        trainee: current state of the training.
+        rows: "x", "images" and "y" of all rows, or of the batches (c, b, ...) if `indices` is None.
         indices: rows of the batches.
         keys: for dropout and augmentation.
         rates: factors on the learning rates.
@@ -127,18 +127,18 @@ def take_steps(
         weights = optax.apply_updates(trainee.weights, jax.tree.map(lambda u: size.astype(u.dtype) * u, updates))
         theta = trainee.theta + (rate * COEFFICIENTS_RATE).astype(trainee.theta.dtype) * moves
         moved = Trainee(weights, state, theta, optimizer, own)
-        # A batch that gives no finite gradient changes nothing.
+        # A batch with a non-finite gradient is skipped.
         return jax.tree.map(lambda new, old: jnp.where(finite, new, old), moved, trainee), value
 
     return scan(step, trainee, (rows if indices is None else indices, keys, rates))
 
 
-# For one training. A study maps `take_steps` over many of them, and compiles that.
+# For one training. A study compiles a map of `take_steps` over many of them.
 run_chunk = filter_jit(take_steps)
 
 
 @filter_jit
 def score_block(objective: Objective, trainee: Trainee, x: Array, images: Any, y: Array) -> Float[Array, " n"]:
-    """Evaluate the log likelihood of rows that the network has not seen, frozen as it is."""
+    """Evaluate the log likelihood of held-out rows with the frozen network."""
     out, _ = objective.apply(trainee.weights, trainee.state, images, jax.random.key(0), False)
     return objective.scores(out.astype(trainee.theta.dtype), trainee.theta, x, y)

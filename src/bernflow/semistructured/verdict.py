@@ -1,4 +1,4 @@
-"""May the intervals of the effects be believed? What speaks against it, in sentences."""
+"""The verdict on the intervals of the effects: reasons to doubt them, as sentences."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -12,39 +12,39 @@ from bernflow.diagnostics.findings import EFFECT
 
 # An effect that has moved by more of its sd in the second half of the training is still moving.
 MAX_MOVE = 0.5
-# Scores of rows left out that have risen by so many standard errors, and by so much per row, are still rising.
+# Held-out scores that rose by this many standard errors and by this much per row are still rising.
 RISING, MIN_RISE = 3.0, 0.005
-# Networks whose folds give effects this unlikely under one truth disagree.
+# p-value of the effects by fold below which the networks disagree.
 DISAGREEMENT = 0.005
-# Images that predict so much of the variance of a column share its effect: what the networks have not learned of both
-# is confounded with it. On 1,000 simulated rows with a share of 0.6, estimates were off by up to one sd on average.
+# Share of the variance of a column predicted by the images from which its effect is confounded with what the networks
+# have not learned. On 1,000 simulated rows with a share of 0.6, estimates were off by up to one sd on average.
 OVERLAP = 0.3
-# Effects that may be too small by so many sd, because the networks have not learned all of the images.
+# Possible bias of an effect in sd, because the networks have not learned all of the images.
 MAX_BIAS = 0.5
-# Counts that vary so much more than a Poisson distribution says.
+# Overdispersion of counts relative to a Poisson distribution.
 MIN_EXCESS = 0.1
-# Beta shrinks by sqrt(1 + LOGISTIC * variance left out); the constant makes a probit curve as steep as a logistic one.
+# Beta shrinks by sqrt(1 + LOGISTIC * omitted variance); the constant makes a probit curve as steep as a logistic one.
 LOGISTIC = np.pi / 8
-# Networks that agree on nearly nothing do not tell how much there is to learn: the estimate ends here.
+# Networks that hardly agree do not show how much there is to learn: lower limit of the agreement in the estimate.
 MIN_AGREEMENT, MAX_ATTENUATION = 0.3, 0.2
 
 
 @dataclasses.dataclass(frozen=True)
 class Evidence:
-    """What the verdict is based on; p effects, k networks, all in standardized units.
+    """The inputs of the verdict; p effects, k networks, all in standardized units.
 
     Attributes:
         names: of the effects.
         effect: estimate (p,), and its sd.
         sd: of the effect.
-        before: the effect with networks half of the way there; None where training ended before.
-        by_fold: effects (k, p) by the rows of every fold alone.
+        before: the effect with networks at the midpoint; None if training ended before.
+        by_fold: effects (k, p) from the rows of each fold alone.
         by_fold_sd: their sd.
-        rise: by how much the mean score of rows left out rose in the second half of the training, or None.
+        rise: increase of the mean held-out score in the second half of the training, or None.
         rise_se: its standard error.
         shown: share of the variance of every column that the images predict (p,).
-        agreement: correlation of the outputs of networks from different rows, 1 where it does not matter.
-        attenuation: share by which effects may be too small for that.
+        agreement: correlation of the outputs of networks from different rows, 1 if it does not matter.
+        attenuation: share by which effects may therefore be too small.
         dispersion: variance of counts given the fit, relative to a Poisson distribution, and its standard error; (1, 0)
             for other outcomes.
         has_features: whether the last layers of the networks have a posterior.
@@ -68,7 +68,7 @@ class Evidence:
 
 
 def find(evidence: Evidence) -> list[str]:
-    """Return one sentence for everything that makes the intervals doubtful."""
+    """Return one sentence per reason to doubt the intervals."""
     findings = []
     if evidence.interrupted:
         findings.append("The training was interrupted; the best epochs so far were kept. Train for all epochs.")
@@ -116,14 +116,14 @@ def find(evidence: Evidence) -> list[str]:
 
 
 def attenuation(agreement: float, images: float) -> float:
-    """Return by which share effects on a logit scale may be too small.
+    """Return the share by which effects on a logit scale may be too small.
 
-    It is an upper end: the posterior fits the last layers anew, so that it knows more of the images than the outputs
-    show, above all where networks are overfitted. To raise effects by it made them 26 % too large in a simulation where
-    they were right without; so it is a warning only.
+    This is an upper limit: the posterior refits the last layers and so contains more of the images than the outputs
+    show, in particular if networks are overfitted. Correcting effects by it made them 26 % too large in a simulation in
+    which they were right without the correction, so it is only a warning.
 
-    Two networks with independent errors, h_k = a f + e_k, correlate by the share of their variance that is signal. What
-    is left out of f then has the variance (1 - agreement) / agreement times that of what is in it.
+    The correlation of two networks with independent errors, h_k = a f + e_k, is the share of signal in their variance.
+    The omitted part of f then has (1 - agreement) / agreement times the variance of the included part.
     """
     agreement = float(np.clip(agreement, MIN_AGREEMENT, 1.0))
     left_out = images * (1 - agreement) / agreement
@@ -152,7 +152,7 @@ def _disagreements(evidence: Evidence) -> list[str]:
 
 
 def judge_effects(diagnostics: Diagnostics, findings: Sequence[str]) -> Diagnostics:
-    """Return diagnostics whose verdict is "good" only if nothing was found."""
+    """Return diagnostics whose verdict is "good" only if there are no findings."""
     if not findings:
         return diagnostics
     return diagnostics.adding(*(Finding(EFFECT, "usable", finding.rstrip(".")) for finding in findings))

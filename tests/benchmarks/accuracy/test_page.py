@@ -53,18 +53,18 @@ def test_goals():
     lines = summary.goals(RECORDS, CASES)
     # Better by 0.0001 with an error of 0.001 is no better; better by 1 is. Without a rival there is nothing to win.
     assert lines[0] == (
-        "bernflow, every method with its defaults: KL best, or within 2 standard errors of the best, on 1 of 2 targets "
-        f"({REAL})."
+        "With the defaults of the other methods, bernflow with its defaults has the best KL, or one within 2 standard "
+        f"errors of it, on 1 of 2 targets ({REAL})."
     )
-    assert "bernflow, the same number of gradients" in lines[1]
+    assert "With equal numbers of gradients, bernflow with its defaults has" in lines[1]
     assert "on 0 of 1 targets (funnel-10)." in lines[1]
     assert f"bernflow is worse than a full-rank normal on 1 of 2 targets ({REAL})." in lines
-    assert "Without a result, and so not compared: 1 of 5 runs of others (refuses 1-D 1)." in lines
+    assert "Not compared: 1 of 5 runs of other methods gave no result (refuses 1-D 1)." in lines
     late = {**RECORDS[0], "method": "nuts", "status": "exceeded the time limit of 9 s"}
-    assert "2 of 6 runs of others (refuses 1-D 1, exceeded the time limit 1)" in "".join(
+    assert "2 of 6 runs of other methods gave no result (refuses 1-D 1, exceeded the time limit 1)" in "".join(
         summary.goals([*RECORDS, late], CASES)
     )
-    assert f"posteriordb: ESS fraction of at least 0.98 on 0 of 1 ({REAL})." in lines
+    assert f"posteriordb: the ESS fraction is at least 0.98 on 0 of 1 targets ({REAL})." in lines
     assert "Verdicts of bernflow: 0 false good and 1 false bad (funnel-10) in 5 runs." in lines
 
 

@@ -85,6 +85,9 @@ def from_pymc(model: Any) -> AbstractPyMCModel:
     Args:
         model: a `pymc.Model`; it is not modified.
 
+    Returns:
+        A model for `bernflow.fit`.
+
     Example:
         >>> import pymc as pm
         >>> with pm.Model() as model:
@@ -165,7 +168,7 @@ def _build(model: Any, program: Program, shapes: Shapes, inputs: Inputs) -> Abst
     no_draws = None
     try:
         inputs = Inputs(inputs.data, inputs.lengths, results_of_draw(program, shapes, inputs))
-    except Exception as error:  # a distribution without random draws, of the user's own for instance
+    except Exception as error:  # a distribution without random draws, such as a user-defined one
         no_draws = first_line(error)
     coords = {name: np.asarray(values) for name, values in model.coords.items() if values is not None}
     fields: dict[str, Any] = {

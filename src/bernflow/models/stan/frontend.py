@@ -37,6 +37,9 @@ def from_stan(
             default if that interface is not available.
         progress: report compilations on stderr.
 
+    Returns:
+        A model for `bernflow.fit`.
+
     Example:
         >>> program = "data { real y; } parameters { real mu; } model { mu ~ normal(0, 1); y ~ normal(mu, 1); }"
         >>> model = from_stan(program, data={"y": 0.5})  # doctest: +SKIP
