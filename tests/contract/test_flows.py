@@ -459,6 +459,8 @@ def test_the_gradient_that_is_told_is_that_of_automatic_differentiation(name):
 
     exact, value_with_derivatives = gradient("transform_and_log_det"), gradient("transform_and_score")
     for (path, values), (_, others) in zip(exact, value_with_derivatives, strict=True):
+        if ".bend." in jax.tree_util.keystr(path):  # not trained: it moves noise, which counts as data
+            continue
         size = 1e-12 + np.max(np.abs(values))
         np.testing.assert_allclose(others / size, values / size, atol=1e-9, err_msg=jax.tree_util.keystr(path))
 

@@ -25,6 +25,9 @@ SPREAD, FAR_EVERY, BEYOND = 1.4, 4, (1.0, 3.0)
 # Shares of the values that are placed by the Gaussian of the globals, and by the flows that are trained one after the
 # other on what is known by then.
 SHARES = (0.5, 0.25, 0.25)
+# A flow is replaced by the Gaussian below this share of the effective draws that the first Gaussian had: estimates from
+# few values are noisy.
+LEAST_SHARE = 0.5
 # At this share of the values a mode must be found.
 MIN_SOUND = 0.5
 # Draws from the interpolated marginal, how much wider than the Gaussian they are, and how many must be effective.
@@ -68,7 +71,7 @@ def averaged_design(
 
     The first values are spread evenly around the mode. Flows of the globals that are trained on what is known place the
     others, which show whether a flow fits: a regression through few values can be wrong between and beyond them. A
-    flow that fits worse than the Gaussian it began with is replaced by the Gaussian. This returns None where a
+    flow that fits clearly worse than the Gaussian it began with is replaced by the Gaussian. This returns None where a
     conditional mode is found at too few values.
 
     Args:
@@ -100,7 +103,7 @@ def averaged_design(
         gaussian = _match_marginal(gaussian, together.x[:, own], together.log_density, random)
         leaders = flow_of(gaussian, together)
         more = place(leaders, gaussian, round(share * total))
-        if more is None or more.ess < first.ess:
+        if more is None or more.ess < LEAST_SHARE * first.ess:
             leaders = flow_of(gaussian, None)
             more = place(leaders, gaussian, round(share * total))
         if more is not None:

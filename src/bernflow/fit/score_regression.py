@@ -33,6 +33,7 @@ from bernflow.fit.train.divergence import distance
 from bernflow.flows.autoregressive import FIRST_INCREMENT, LOG_SCALE, SHIFT, BernsteinFlow
 from bernflow.flows.base import inlined
 from bernflow.flows.dense import is_one_dense_block
+from bernflow.flows.structure import Structure
 from bernflow.flows.structured import StructuredBernsteinFlow
 from bernflow.keys import generator, nth
 from bernflow.placement import placed
@@ -57,7 +58,7 @@ MIN_ERRORS_OF_PRODUCT, MAX_PRODUCT = 4.0, 0.3
 # Directions of the features with a smaller singular value than this share of the largest are left out.
 LEAST_SIZE = 0.01
 # Nearer to the target than this share of the tolerance, nothing is left to do.
-NEAR = 0.5
+NEAR = 0.8
 # Under a time limit, the least share of it that must be left for another round.
 LEFT_FOR_ROUND = 0.4
 
@@ -160,9 +161,14 @@ def _displaced(flow: StructuredBernsteinFlow, seen: Residuals, share: float) -> 
         return flow
     # Locals see quadratic terms of the globals in the features, too.
     left = np.concatenate([first.r, rest.r - basis.left @ _coefficients(basis.left, rest.r)], 1)
-    places = np.arange(flow.dim)
-    earlier = places if is_one_dense_block(flow.structure) else np.minimum(places, num)
-    return eqx.tree_at(lambda f: f.bend, flow, placed(flow.bend.adding(_products(seen.z, left, earlier, share))))
+    found = _products(seen.z, left, num_earlier(flow.structure), share)
+    return eqx.tree_at(lambda f: f.bend, flow, placed(flow.bend.adding(found)))
+
+
+def num_earlier(structure: Structure) -> Int[np.ndarray, " p"]:
+    """Return the number of leading coordinates of the noise whose products every coordinate may depend on."""
+    places = np.arange(structure.dim)
+    return places if is_one_dense_block(structure) else np.minimum(places, structure.num_leaders)
 
 
 def _displaced_globals(flow: BernsteinFlow, seen: Residuals, share: float) -> BernsteinFlow:
@@ -287,6 +293,8 @@ def _products(
         share: of the displacement that is applied.
     """
     num, terms, coefficients = len(z), [], []
+    # Their noise is far above the rounding of single precision.
+    z, r = z.astype(np.float32), r.astype(np.float32)
     squares = z**2
     for i, most in enumerate(earlier):
         own, first = r[:, i], z[:, :most]

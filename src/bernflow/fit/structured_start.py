@@ -34,7 +34,7 @@ from bernflow.fit.intervals import choose_coordinates, locals_on_intervals
 from bernflow.fit.marginal import GlobalGaussian, find_globals, match_moments
 from bernflow.fit.nested import find_nested
 from bernflow.fit.regression import regress
-from bernflow.fit.score_regression import LEFT_FOR_ROUND
+from bernflow.fit.score_regression import LEFT_FOR_ROUND, num_earlier
 from bernflow.fit.settings import Settings
 from bernflow.fit.skewed import with_skewness
 from bernflow.fit.sparsity import sparse_hessians
@@ -67,8 +67,9 @@ MAX_DIM_FACTORED = 512
 MAX_MATCHED = 12
 # Under a time limit, the least share of it that must be left for a stage of the start which improves it.
 LEFT_TO_MATCH, LEFT_FOR_SHAPES, LEFT_TO_TRAIN, LEFT_FOR_SKEWNESS = 0.6, 0.6, 0.5, 0.4
-# Up to so many dimensions noise may depend on products of earlier noise, so many of them.
-MAX_BENT, MAX_BENDS = 512, 8192
+# Up to so many dimensions, and pairs of them that are tried, noise may depend on products of earlier noise; so
+# many are kept.
+MAX_BENT, MAX_PRODUCTS, MAX_BENDS = 512, 8e6, 8192
 # Globals have moved if their mean did by so many standard deviations, or a standard deviation changed by such a factor.
 FAR_MOVE, FAR_RATIO = 1.0, 1.5
 # They are searched for again at this distance from the target, in nats, at least.
@@ -311,10 +312,10 @@ class Shape(NamedTuple):
 
         These regressions find them. Of few globals the network of their flow finds more.
         """
-        structure = self.structure
-        bent = self.structure.dim if is_one_dense_block(structure) else structure.num_leaders
-        is_worth_it = self.regresses_score and bent > MAX_GLOBALS and structure.dim <= MAX_BENT
-        return MAX_BENDS if is_worth_it else 0
+        structure, earlier = self.structure, num_earlier(self.structure)
+        is_worth_it = self.regresses_score and earlier.max() > MAX_GLOBALS
+        is_cheap = structure.dim <= MAX_BENT and np.sum(earlier.astype(float) ** 2) <= MAX_PRODUCTS
+        return MAX_BENDS if is_worth_it and is_cheap else 0
 
 
 def _flow_at(

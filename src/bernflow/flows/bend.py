@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import solve_triangular
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from bernflow.flows.base import Fixed
 
@@ -45,7 +45,7 @@ class Bend(eqx.Module):
     def __call__(self, z: Float[Array, " p"]) -> Float[Array, " p"]:
         """Map noise z to w."""
         row, j, k = self.terms.value
-        inside = jnp.clip(z, -CLIP_AT, CLIP_AT)
+        inside = _inside(z)[0]
         products = self.coefficients.value * (inside[j] * inside[k] - (j == k))
         return z + jax.ops.segment_sum(products, row, z.shape[0])
 
@@ -61,8 +61,7 @@ class Bend(eqx.Module):
     def pull_back(self, z: Float[Array, " p"], covector: Float[Array, " p"]) -> Float[Array, " p"]:
         """Return J^-T applied to a gradient with respect to z, J = dw/dz: the gradient with respect to w."""
         row, j, k = self.terms.value
-        inside = jnp.clip(z, -CLIP_AT, CLIP_AT)
-        moves = jnp.abs(z) < CLIP_AT
+        inside, moves = _inside(z)
         coefficients = self.coefficients.value
         jacobian = jnp.eye(z.shape[0]).at[row, j].add(coefficients * inside[k] * moves[j])
         jacobian = jacobian.at[row, k].add(coefficients * inside[j] * moves[k])
@@ -85,3 +84,9 @@ class Bend(eqx.Module):
             np.pad(summed[largest], (0, spare)).astype(own[1].dtype),
         )
         return eqx.tree_at(lambda bend: (bend.terms.value, bend.coefficients.value), self, new)
+
+
+def _inside(z: Float[Array, " p"]) -> tuple[Float[Array, " p"], Bool[Array, " p"]]:
+    """Return clipped coordinates, and whether they are inside; at the limit itself the slope is zero."""
+    is_inside = jnp.abs(z) < CLIP_AT
+    return jnp.where(is_inside, z, CLIP_AT * jnp.sign(z)), is_inside

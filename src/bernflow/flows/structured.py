@@ -256,7 +256,7 @@ class StructuredBernsteinFlow(AbstractScoredFlow):
         """Return x = T(z), log |dx/dz| and the score at x; only x can be differentiated."""
         noise_score = jax.grad(self.base_log_prob)(z)
         if self.bend is not None:
-            noise_score, z = self.bend.pull_back(z, noise_score), self.bend(z)
+            noise_score, z = self.bend.pull_back(z, noise_score), stop_gradient(self.bend(z))
         first, rest = self._split(z)
         score_first, score_rest = self._split(noise_score)
         g, log_det, score_g = self.leaders.transform_and_score(first, score_first)
