@@ -130,15 +130,7 @@ def run_m3(
         return False
 
     settings = resolve_settings(
-        family="bernstein",
-        order=None,
-        base=None,
-        steps=epochs * (len(train["y"]) // batch_size),
-        num_particles=None,
-        restarts=None,
-        components=1,
-        optimizer=None,
-        precision="float32",
+        steps=epochs * (len(train["y"]) // batch_size), components=1, training=bf.Training(precision="float32")
     )
     # The paper's network is trained as in the paper; a rate that falls to zero suits the better one.
     how = {"optimizer": RMSPROP, "constant_rate": True} if network == "paper" else {}

@@ -11,6 +11,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
 from benchmarks import data
+from benchmarks.families import fit_options
 from benchmarks.targets import eight_schools_noncentered
 from bernflow.fit.building import flows_at
 from bernflow.fit.deadline import Deadline, Pace
@@ -63,9 +64,7 @@ def linear_model(x: Float[Array, "n k"], y: Float[Array, " n"]) -> None:
 def resolved(settings: Mapping[str, Any]) -> Settings:
     """Choose how to train: family, order, num_particles, restarts and precision as of `bf.fit`, or their defaults."""
     names = ("family", "order", "num_particles", "restarts", "precision")
-    given: dict[str, Any] = {name: settings.get(name) for name in names}
-    given["family"] = given["family"] or "bernstein"
-    return resolve_settings(**given, base=None, steps=None, components=None, optimizer=None)
+    return resolve_settings(**fit_options({name: settings[name] for name in names if name in settings}))
 
 
 class Training:

@@ -25,6 +25,7 @@ from bernflow.models.base import Theta
 from bernflow.posterior import sampling
 from bernflow.precision import use_precision
 from bernflow.target import Target
+from bernflow.user import user_level
 from bernflow.watched import is_watched
 
 
@@ -72,7 +73,7 @@ class Block(NamedTuple):
 
 def settings_of(choices: dict[str, Any]) -> Settings:
     """Resolve the settings of the fits."""
-    return resolve_settings(**choices, restarts=None, components=None)
+    return resolve_settings(**choices)
 
 
 def prepare(request: Request) -> Prepared:
@@ -126,7 +127,7 @@ def _tell(lost: list[str], count: int, size: int) -> None:
         f"bernflow: {len(lost)} of {count} blocks of {size} simulations are lost and left out ({lost[0]}). If what was "
         "lost depends on the data, the ranks of the others are not uniform.",
         UserWarning,
-        stacklevel=4,
+        stacklevel=user_level(),
     )
 
 

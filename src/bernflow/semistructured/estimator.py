@@ -11,9 +11,10 @@ import optax
 
 from bernflow.errors import ArgumentError, BernflowError
 from bernflow.fingerprint import fingerprint
-from bernflow.fit.settings import check_count, resolve_settings
+from bernflow.fit.settings import Training, check_count, resolve_settings
 from bernflow.keys import as_key
 from bernflow.models.network import Network, check_output
+from bernflow.moved import moved
 from bernflow.posterior import Posterior
 from bernflow.precision import resolve_precision, use_precision
 from bernflow.semistructured import prediction
@@ -114,17 +115,7 @@ class SemiStructured(Parameters):
         self.precision, self.images = precision, images
         self._formula = read_formula(formula)
         check_prior(prior)
-        resolve_settings(
-            family=family,
-            order=None,
-            base=None,
-            steps=None,
-            num_particles=None,
-            restarts=None,
-            components=1,
-            optimizer=None,
-            precision=precision,
-        )
+        resolve_settings(family=family, training=Training(precision=precision))
         self._source = NetworkSource(network, augment)
         self._problem: Problem | None = None
         self._trained: list[Trained] = []
@@ -132,6 +123,7 @@ class SemiStructured(Parameters):
         # What was trained in a call whose later steps failed, by what it depends on.
         self._left: tuple[str, list[Trained], bool] | None = None
 
+    @moved("fit", {"learning_rate": "optimizer={value}"})
     def fit(
         self,
         table: Any,
@@ -142,8 +134,7 @@ class SemiStructured(Parameters):
         epochs: int = 20,
         batch_size: int | None = None,
         key: Any = 0,
-        learning_rate: float = 1e-3,
-        optimizer: optax.GradientTransformation | None = None,
+        optimizer: float | optax.GradientTransformation = 1e-3,
         patience: int | None = None,
         groups: Any = None,
         resume: Any = None,
@@ -164,9 +155,8 @@ class SemiStructured(Parameters):
             batch_size: rows per step. The default is 256; where rows are few, as many as give an epoch 32 steps, and at
                 least 32.
             key: integer seed or `jax.random.key`; the same call gives the same result.
-            learning_rate: peak learning rate of the weights, which are trained by Adam; it warms up and decays.
-            optimizer: an optax optimizer of the weights with its own rate, in place of Adam; its updates still warm up
-                and decay. It minimizes minus the mean log likelihood of a batch.
+            optimizer: the peak learning rate of the weights, which are trained by Adam, or an optax optimizer with its
+                own rate. Both warm up and decay, and minimize minus the mean log likelihood of a batch.
             patience: stop after so many epochs without a better log score.
             groups: (N,), the patient or hospital of every row, say: rows of one group stay in one fold.
             resume: folder in which the training is saved after every epoch; a second call with the same arguments and
@@ -179,7 +169,7 @@ class SemiStructured(Parameters):
             check_count("batch_size", batch_size, 1)
         if patience is not None:
             check_count("patience", patience, 1)
-        transformation, rate = choose_optimizer(optimizer, learning_rate)
+        transformation, rate = choose_optimizer(optimizer)
         design = Design(self._formula, table, has_cutpoints=self.outcome == "ordinal")
         data = check_data(self.outcome, design, table, images, y, None)
         num_classes = int(data.y.max()) + 1 if self.outcome in ("ordinal", "categorical") else 2
@@ -200,11 +190,11 @@ class SemiStructured(Parameters):
             "data": fingerprint(tuple(data)),
             "valid": None if checked_valid is None else fingerprint(tuple(checked_valid)),
             "groups": None if checked_groups is None else fingerprint(checked_groups),
-            "code": fingerprint((self.prior, self._source, optimizer)),
+            "code": fingerprint((self.prior, self._source, transformation)),
             "precision": precision,
             "epochs": epochs,
             "batch_size": batch_size,
-            "learning_rate": learning_rate,
+            "learning_rate": rate,
             "patience": patience,
             "seed": seed,
         }

@@ -347,15 +347,12 @@ def scale_outcome(valid: Data, problem: Problem) -> Data:
     return valid._replace(y=(valid.y.astype(float) - problem.units.origin) / problem.units.unit)
 
 
-def choose_optimizer(optimizer: Any, learning_rate: Any) -> tuple[optax.GradientTransformation, float]:
+def choose_optimizer(optimizer: Any) -> tuple[optax.GradientTransformation, float]:
     """Return the optimizer of the weights and its peak rate, or say what is wrong with them."""
-    if isinstance(learning_rate, bool) or not isinstance(learning_rate, int | float) or not learning_rate > 0:
-        raise ArgumentError(f"learning_rate={learning_rate!r}: expected a positive number.")
-    if optimizer is None:
-        return WEIGHTS_OPTIMIZER, float(learning_rate)
     if isinstance(optimizer, optax.GradientTransformation):
         return optimizer, 1.0
+    if isinstance(optimizer, int | float) and not isinstance(optimizer, bool) and optimizer > 0:
+        return WEIGHTS_OPTIMIZER, float(optimizer)
     raise ArgumentError(
-        f"optimizer={optimizer!r}: expected an optax optimizer such as optax.adamw(1e-3), or None for Adam with "
-        "learning_rate."
+        f"optimizer={optimizer!r}: expected a positive learning rate or an optax optimizer such as optax.adamw(1e-3)."
     )

@@ -227,7 +227,7 @@ def test_another_fit_is_refused(tmp_path, every_chunk):
     with pytest.raises(ArgumentError, match=r"belongs to another fit \(steps=1300 there, 1301 now"):
         bf.fit(model, **how | {"steps": 1301})
     with pytest.raises(ArgumentError, match=r"learning_rate=0\.02 there, 0\.001 now"):
-        bf.fit(model, **how, optimizer=1e-3)
+        bf.fit(model, **how, training=bf.Training(optimizer=1e-3))
     other = {"prior": model.prior, "likelihood": model.likelihood, "x": model.x}
     with pytest.raises(ArgumentError, match=r"another fit \(another data; another log density\)"):
         bf.fit(bf.Model(**other, y=model.y + 1), **how)
@@ -404,13 +404,13 @@ def test_another_optimizer_state_is_refused(tmp_path, gaussian_model, monkeypatc
         return optax.GradientTransformation(init, inner.update)
 
     how = {"steps": 20, "family": "gaussian-fullrank", "progress": False, "resume": tmp_path}
-    bf.fit(gaussian_model, **how, optimizer=picky(optax.sgd(1e-3)))
+    bf.fit(gaussian_model, **how, training=bf.Training(optimizer=picky(optax.sgd(1e-3))))
     (tmp_path / "finished.json").unlink()
     with pytest.raises(ArgumentError, match=r"belongs to another fit \(another optimizer\)"):
-        bf.fit(gaussian_model, **how, optimizer=picky(optax.adam(1e-3)))
+        bf.fit(gaussian_model, **how, training=bf.Training(optimizer=picky(optax.adam(1e-3))))
     monkeypatch.setattr(checkpoint.Checkpoint, "_read", lenient(checkpoint.Checkpoint._read))
     with pytest.raises(ArgumentError, match="the checkpoint of another flow or optimiser"):
-        bf.fit(gaussian_model, **how, optimizer=picky(optax.adam(1e-3)))
+        bf.fit(gaussian_model, **how, training=bf.Training(optimizer=picky(optax.adam(1e-3))))
 
 
 @pytest.mark.parametrize(
