@@ -24,10 +24,11 @@ from benchmarks.melanoma.tables import load_m2
 from benchmarks.study.nuts import check_chains
 from benchmarks.study.plan import Result
 from bernflow import BernflowError
-from bernflow.fit.minibatches import NetworkTraining, fit_minibatches
+from bernflow.fit.batches.fitting import fit_minibatches
+from bernflow.fit.batches.rows import Batches
+from bernflow.fit.batches.stage import NetworkTraining
 from bernflow.fit.run import Run
 from bernflow.fit.settings import resolve_settings
-from bernflow.fit.train.batches import Batches
 from bernflow.fit.train.loop import run_alone
 from bernflow.fit.train.state import TrainState
 from bernflow.models.network import Network, evaluate

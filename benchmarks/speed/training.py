@@ -13,12 +13,12 @@ from jaxtyping import Array, Float
 from benchmarks import data
 from benchmarks.families import fit_options
 from benchmarks.targets import eight_schools_noncentered
+from bernflow.fit.batches.rows import Batches
+from bernflow.fit.batches.stage import WEIGHTS_OPTIMIZER
 from bernflow.fit.building import flows_at
 from bernflow.fit.deadline import Deadline, Pace
-from bernflow.fit.minibatches import WEIGHTS_OPTIMIZER
 from bernflow.fit.settings import FULL_RATE_DIM, Settings, resolve_settings
 from bernflow.fit.start import Gaussian
-from bernflow.fit.train.batches import Batches
 from bernflow.fit.train.objective import AllRows, Anchor, BatchFeed, BatchOfRows
 from bernflow.fit.train.recipe import CHUNK, Recipe, StepConfig, recipe_for
 from bernflow.fit.train.scan import network_steps_at_once

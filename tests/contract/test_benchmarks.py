@@ -14,7 +14,8 @@ PUBLIC = {"bernflow", "bernflow.cli", "bernflow.diagnostics", "bernflow.flows", 
 ALLOWED = {
     "accuracy": "diagnostics.agreement diagnostics.chains fit.engine fit.start plots.style",
     "melanoma": (
-        "compiled fit.minibatches fit.run fit.settings fit.train.batches fit.train.loop fit.train.scan fit.train.state "
+        "compiled fit.batches.fitting fit.batches.rows fit.batches.stage fit.run fit.settings fit.train.loop "
+        "fit.train.scan fit.train.state "
         "keys models.network "
         "plots.components precision"
     ),
@@ -27,8 +28,8 @@ ALLOWED = {
         "semistructured.lastlayer semistructured.training semistructured.verdict"
     ),
     "speed": (
-        "diagnostics.chains fit.building fit.deadline fit.evaluation fit.minibatches fit.settings fit.start "
-        "fit.train.batches fit.train.objective fit.train.recipe fit.train.scan fit.train.state fit.train.steps "
+        "diagnostics.chains fit.batches.rows fit.batches.stage fit.building fit.deadline fit.evaluation fit.settings "
+        "fit.start fit.train.objective fit.train.recipe fit.train.scan fit.train.state fit.train.steps "
         "fit.work flows.autoregressive flows.bernstein flows.conditioner flows.paper "
         "flows.wide keys models models.base objectives plots.style precision target"
     ),

@@ -16,18 +16,18 @@ from bernflow.errors import ArgumentError
 from bernflow.fit.arguments import model_arguments
 from bernflow.fit.automatic import fit_target
 from bernflow.fit.bar import Bar
+from bernflow.fit.batches.fitting import fit_minibatches, needs_batches
+from bernflow.fit.checkpoints.identity import identify
+from bernflow.fit.checkpoints.resume import Resumption, claim_folder
 from bernflow.fit.deadline import PIECE, Deadline
 from bernflow.fit.devices import Devices, as_mesh
 from bernflow.fit.engine import Stage, stacked, train_and_judge, warn_if_poor
-from bernflow.fit.identity import identify
 from bernflow.fit.judging import DIAGNOSTIC_PRECISION
 from bernflow.fit.mappings import forget_if_crowded
-from bernflow.fit.minibatches import fit_minibatches, needs_batches
 from bernflow.fit.refining import announce, better
 from bernflow.fit.run import Run
 from bernflow.fit.settings import Settings, Training, check_count, resolve_settings
 from bernflow.fit.train.loop import run_alone
-from bernflow.fit.train.resume import Resumption, claim_folder
 from bernflow.flows import FAMILIES
 from bernflow.flows.external import FlowjaxFlow
 from bernflow.flows.mixture import Mixture

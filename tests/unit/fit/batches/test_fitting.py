@@ -8,10 +8,10 @@ import pytest
 
 import bernflow as bf
 from bernflow.errors import ArgumentError, ModelError
-from bernflow.fit.minibatches import NetworkTraining, _BatchStage
+from bernflow.fit.batches.rows import Batches
+from bernflow.fit.batches.stage import BatchStage, NetworkTraining
 from bernflow.fit.run import Run
 from bernflow.fit.settings import FULL_RATE_DIM, resolve_settings
-from bernflow.fit.train.batches import Batches
 from bernflow.fit.train.objective import BatchDensity, find_anchor
 from bernflow.fit.train.progress import Recorder
 from bernflow.fit.train.recipe import Recipe
@@ -215,7 +215,7 @@ def test_in_many_dimensions_batches_take_shorter_steps():
         x=np.ones((50, num)),
     )
     settings = resolve_settings(family="gaussian")
-    stage = _BatchStage(model, settings, Run(), NetworkTraining(), 10, as_key(0))
+    stage = BatchStage(model, settings, Run(), NetworkTraining(), 10, as_key(0))
     assert stage._recipe().learning_rate == settings.rate_in(num) == settings.learning_rate / 2
 
 

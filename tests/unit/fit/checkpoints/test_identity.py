@@ -12,7 +12,7 @@ import pytest
 
 import bernflow as bf
 from bernflow.errors import ArgumentError
-from bernflow.fit.identity import differences, identify
+from bernflow.fit.checkpoints.identity import differences, identify
 from bernflow.fit.settings import Training, resolve_settings
 from bernflow.keys import as_key
 from bernflow.models import as_model

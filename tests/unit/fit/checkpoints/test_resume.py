@@ -17,8 +17,9 @@ import pytest
 import bernflow as bf
 from bernflow.errors import ArgumentError, FileFormatError, FileWriteError
 from bernflow.fit import api
-from bernflow.fit.train import checkpoint, recipe, resume
-from bernflow.fit.train.checkpoint import Checkpoint, Saved
+from bernflow.fit.checkpoints import checkpoint, resume
+from bernflow.fit.checkpoints.checkpoint import Checkpoint, Saved
+from bernflow.fit.train import recipe
 from bernflow.fit.train.progress import Recorder
 from bernflow.fit.train.recipe import CHUNK
 from bernflow.posterior import archive, container
@@ -49,7 +50,7 @@ def run(kind, resume=None):
 # Writes at every chunk, and waits at the given one to be killed: after it, or in the middle of writing it.
 VICTIM = """
 import sys, time, pathlib
-from bernflow.fit.train import checkpoint
+from bernflow.fit.checkpoints import checkpoint
 from bernflow.posterior import container
 checkpoint.INTERVAL = checkpoint.PATIENCE = 0.0
 kind, folder, number, moment = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
