@@ -5,9 +5,9 @@ import numpyro.distributions as dist
 import pytest
 
 import bernflow as bf
+from bernflow.fit import together
 from bernflow.fit.settings import resolve_settings
 from bernflow.fit.together import fit_together
-from bernflow.fit.train import together
 from bernflow.keys import as_key
 from bernflow.precision import use_precision
 
