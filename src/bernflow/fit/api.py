@@ -274,25 +274,7 @@ def load(
     check: bool = True,
     **model_keywords: Any,
 ) -> Posterior:
-    """Read a posterior that `Posterior.save` wrote.
-
-    Args:
-        path: the file.
-        model: the model as it was given to `fit`, for weighted draws, predictions and refining; its code and data are
-            not in the file.
-        *model_args: positional arguments of a NumPyro model.
-        model_kwargs: keyword arguments of a NumPyro model whose names are those of options of `load`.
-        check: refuse a model or data other than those of the fit. With False they are attached all the same, and the
-            fit is judged anew by its weights under them.
-        **model_keywords: keyword arguments of a NumPyro model.
-
-    Example:
-        >>> path = post.save("posterior.bernflow")
-        >>> bf.load(path).diagnostics.verdict
-        'good'
-        >>> bf.load(path, model, y).predict(num=10)["y"].shape  # with the model also weights and predictions
-        (10, 3)
-    """
+    """Read a posterior that `Posterior.save` wrote; `bernflow.load` documents the arguments."""
     given = model_arguments("bf.load", _options(load), model, model_args, model_kwargs, model_keywords)
     with use_precision(DIAGNOSTIC_PRECISION):
         attached = None if model is None else as_model(model, model_args, given)

@@ -41,7 +41,7 @@ RMSPROP = optax.chain(optax.scale_by_rms(decay=0.9, eps=1e-7), optax.scale(-1.0)
 class Training:
     """Rarely needed options of a training, for `training=` of `bernflow.fit`, `bernflow.calibrate` and `refine`.
 
-    None stands for the default.
+    None stands for the default. What ends a training (`steps`, `tolerance`, `time_limit`) is an argument of the call.
 
     Attributes:
         order: order M of the Bernstein polynomials (default 20; 50 for the paper's family).

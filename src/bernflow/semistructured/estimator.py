@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 import optax
+from jaxtyping import Array, Key
 
 from bernflow.errors import ArgumentError, BernflowError
 from bernflow.fingerprint import fingerprint
@@ -22,22 +23,22 @@ from bernflow.semistructured.checkpoint import open_folder
 from bernflow.semistructured.design import Design, read_formula
 from bernflow.semistructured.drawing import draw_by_network
 from bernflow.semistructured.fitting import (
-    Effects,
     Options,
     Problem,
     Trained,
     begin_theta,
     choose_optimizer,
     default_batch_size,
-    infer,
     pose,
     scale_outcome,
     train_networks,
 )
+from bernflow.semistructured.inference import Effects, infer
 from bernflow.semistructured.members import NetworkSource, missing_network
 from bernflow.semistructured.outcomes import check_network_output, check_outcome, check_prior, describe_prior
 from bernflow.semistructured.parameters import Parameters
 from bernflow.semistructured.rows import check_data, check_groups, check_rows, check_valid, take_column
+from bernflow.semistructured.runs import Data
 from bernflow.semistructured.tables import by_coefficient, tabulate
 
 if TYPE_CHECKING:
@@ -164,11 +165,8 @@ class SemiStructured(Parameters):
             progress: show progress bars, in terminals and notebooks.
         """
         table, images, y = self._split(table, images, y, "fit")
-        check_count("epochs", epochs, 1)
-        if batch_size is not None:
-            check_count("batch_size", batch_size, 1)
-        if patience is not None:
-            check_count("patience", patience, 1)
+        for name, value in (("epochs", epochs), ("batch_size", batch_size), ("patience", patience)):
+            check_count(name, value, 1)
         transformation, rate = choose_optimizer(optimizer)
         design = Design(self._formula, table, has_cutpoints=self.outcome == "ordinal")
         data = check_data(self.outcome, design, table, images, y, None)
@@ -180,16 +178,8 @@ class SemiStructured(Parameters):
         problem = pose(design, self.outcome, data, num_classes, self.prior, self.networks, seed, checked_groups)
         precision = resolve_precision(self.precision)
         batch_size = batch_size or default_batch_size(len(data.y), self.networks)
-        arguments = {
-            "formula": self.formula,
-            "columns": list(design.names),
-            "outcome": self.outcome,
-            "prior": describe_prior(self.prior),
-            "networks": self.networks,
-            "rows": len(data.y),
-            "data": fingerprint(tuple(data)),
-            "valid": None if checked_valid is None else fingerprint(tuple(checked_valid)),
-            "groups": None if checked_groups is None else fingerprint(checked_groups),
+        identity = {
+            **self._describe(design, data, checked_valid, checked_groups),
             "code": fingerprint((self.prior, self._source, transformation)),
             "precision": precision,
             "epochs": epochs,
@@ -199,34 +189,51 @@ class SemiStructured(Parameters):
             "seed": seed,
         }
         folder = None if resume is None else open_folder(resume)
+        options = Options(epochs, batch_size, transformation, rate, patience, folder, progress, identity)
         with use_precision("float64"):
             theta = begin_theta(problem)
-        identity = fingerprint(arguments)
-        if self._left is not None and self._left[0] == identity:
-            _, trained, interrupted = self._left
-        else:
-            options = Options(epochs, batch_size, transformation, rate, patience, folder, progress)
+        if self._left is None or self._left[0] != fingerprint(identity):
             with use_precision(precision):
                 shape = check_output(self._source(network_key), data.images)
                 check_network_output(self.outcome, shape, num_classes)
                 own = None if checked_valid is None else scale_outcome(checked_valid, problem)
-                trained, interrupted = train_networks(
-                    problem, self._source, own, network_key, options, arguments, theta
-                )
-            self._left = (identity, trained, interrupted)
+                left = train_networks(problem, self._source, own, network_key, options, theta)
+            self._left = (fingerprint(identity), *left)
+        self._trained, self._effects = self._infer(problem, theta, flow_key, precision, progress)
+        self._left = None
+        rows = {"x": problem.data.x[:0], "images": problem.data.images[:1], "y": problem.data.y[:0]}
+        # Images that are not needed any more are released.
+        self._problem = problem._replace(data=problem.data._replace(**rows), y=problem.y[:0])
+        return self
+
+    def _describe(self, design: Design, data: Data, valid: Data | None, groups: np.ndarray | None) -> dict[str, Any]:
+        """Return the model and its data as JSON values, by which a checkpoint knows its fit."""
+        return {
+            "formula": self.formula,
+            "columns": list(design.names),
+            "outcome": self.outcome,
+            "prior": describe_prior(self.prior),
+            "networks": self.networks,
+            "rows": len(data.y),
+            "data": fingerprint(tuple(data)),
+            "valid": None if valid is None else fingerprint(tuple(valid)),
+            "groups": None if groups is None else fingerprint(groups),
+        }
+
+    def _infer(
+        self, problem: Problem, theta: np.ndarray, key: Key[Array, ""], precision: str, progress: bool
+    ) -> tuple[list[Trained], Effects]:
+        """Return the networks that were trained, and the posterior of the effects given them."""
+        assert self._left is not None
+        _, trained, interrupted = self._left
+        options = {"interrupted": interrupted, "family": self.family, "progress": progress}
         try:
-            effects = infer(problem, trained, interrupted, theta, flow_key, precision, self.family, progress)
+            return trained, infer(problem, trained, theta, key, precision, **options)
         except Exception as error:
             raise BernflowError(
                 f"The networks are trained, but the posterior of the effects failed ({type(error).__name__}: {error}). "
                 "The trained networks are kept: call fit again with the same arguments to repeat the last step alone."
             ) from error
-        self._left = None
-        rows = {"x": problem.data.x[:0], "images": problem.data.images[:1], "y": problem.data.y[:0]}
-        # Let go of images that nobody needs any more.
-        self._problem = problem._replace(data=problem.data._replace(**rows), y=problem.y[:0])
-        self._trained, self._effects = trained, effects
-        return self
 
     @property
     def posterior(self) -> Posterior:

@@ -11,7 +11,7 @@ from scipy.special import expit
 
 import bernflow as bf
 from bernflow.errors import ArgumentError, BernflowError, ModelError
-from bernflow.semistructured import fitting, prediction
+from bernflow.semistructured import fitting, inference, prediction
 from bernflow.semistructured.members import NetworkSource, Prepared
 
 from .conftest import AGE, MALE, Net, binary, make, predictor
@@ -197,12 +197,12 @@ def test_every_outcome(outcome, tmp_path):
 def test_nothing_trained_is_lost_when_a_later_step_fails(model, monkeypatch):
     again = bf.SemiStructured(make, "age + C(sex)", **SMALL)
     calls = []
-    train_all, fit = fitting.train_all, fitting.fit
+    train_all, fit = fitting.train_all, inference.fit
     monkeypatch.setattr(fitting, "train_all", lambda *args: calls.append(1) or train_all(*args))
-    monkeypatch.setattr(fitting, "fit", lambda *args, **kwargs: 1 / 0)
+    monkeypatch.setattr(inference, "fit", lambda *args, **kwargs: 1 / 0)
     with pytest.raises(BernflowError, match=r"networks are trained, but .* call fit again with the same arguments"):
         again.fit(YEARS, *binary()[1:], **HOW)
-    monkeypatch.setattr(fitting, "fit", fit)
+    monkeypatch.setattr(inference, "fit", fit)
     again.fit(YEARS, *binary()[1:], **HOW)
     assert calls == [1]
     pd.testing.assert_frame_equal(again.coefficients(), model.coefficients())
