@@ -160,7 +160,10 @@ def resolve_settings(
     kind = get_family(family)
     chosen = Training() if training is None else training
     if not isinstance(chosen, Training):
-        raise ArgumentError(f"training={training!r}: expected options such as bf.Training(order=50), or None.")
+        raise ArgumentError(
+            f"training={training!r}: expected options such as bf.Training(order=50), or None. An argument of the model "
+            "function with this name is passed by model_kwargs={'training': ...}."
+        )
     if chosen.order is not None and kind.default_order is None:
         raise ArgumentError(f"order={chosen.order!r}: the family {kind.name!r} has no polynomial; leave order out.")
     if chosen.base is not None and not kind.has_tails:

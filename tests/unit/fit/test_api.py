@@ -21,6 +21,7 @@ from bernflow.posterior import Posterior
         ({"order": 5}, r"bf.fit no longer takes 'order': write training=bf\.Training\(order=5\)"),
         ({"num_particles": 8, "base": None}, r"write training=bf\.Training\(num_particles=8, base=None\)"),
         ({"training": {"order": 5}}, "training=.*: expected options such as bf.Training"),
+        ({"training": True}, r"training=True: expected .* by model_kwargs=\{'training': \.\.\.\}"),
         ({"family": "gaussian", "training": bf.Training(order=5)}, "order=5: the family 'gaussian' has no polynomial"),
         ({"key": "seed"}, "key='seed' is not a random key: expected an integer seed"),
         ({"model_kwargs": [1]}, r"model_kwargs=\[1\]: expected a dict of keyword arguments for the model"),
