@@ -26,7 +26,7 @@ from bernflow.fit.judging import DIAGNOSTIC_PRECISION
 from bernflow.fit.mappings import forget_if_crowded
 from bernflow.fit.refining import announce, better
 from bernflow.fit.run import Run
-from bernflow.fit.settings import Settings, Training, check_count, resolve_settings
+from bernflow.fit.settings import Settings, Training, as_training, check_count, resolve_settings
 from bernflow.fit.train.loop import run_alone
 from bernflow.flows import FAMILIES
 from bernflow.flows.external import FlowjaxFlow
@@ -238,10 +238,13 @@ def refine(
 
 def _continued(posterior: Posterior, training: Training | None) -> Training:
     """Return the options of a further training of a posterior: those given, otherwise those of its fit."""
-    chosen = Training() if training is None else training
-    fixed = [name for name in ("order", "base", "precision") if getattr(chosen, name, None) is not None]
+    chosen = as_training(training)
+    fixed = [name for name in ("order", "base", "precision") if getattr(chosen, name) is not None]
     if fixed:
-        raise ArgumentError(f"refine(training=bf.Training({fixed[0]}=...)): it is that of the posterior; leave it out.")
+        raise ArgumentError(
+            f"refine() got {fixed[0]}={getattr(chosen, fixed[0])!r} in training=, which is that of the posterior: give "
+            "optimizer or num_particles alone."
+        )
     made = posterior.settings
     return dataclasses.replace(
         chosen,

@@ -80,6 +80,16 @@ class Training:
             )
 
 
+def as_training(training: Any) -> Training:
+    """Return options of a training; those by default where None was given."""
+    if training is not None and not isinstance(training, Training):
+        raise ArgumentError(
+            f"training={training!r}: expected options such as bf.Training(order=50), or None. An argument of the model "
+            "function with this name is passed by model_kwargs={'training': ...}."
+        )
+    return training or Training()
+
+
 @dataclasses.dataclass(frozen=True)
 class Settings:
     """The options of a fit, checked and with their defaults.
@@ -157,13 +167,7 @@ def resolve_settings(
     training: Training | None = None,
 ) -> Settings:
     """Check the options of a fit and fill in their defaults."""
-    kind = get_family(family)
-    chosen = Training() if training is None else training
-    if not isinstance(chosen, Training):
-        raise ArgumentError(
-            f"training={training!r}: expected options such as bf.Training(order=50), or None. An argument of the model "
-            "function with this name is passed by model_kwargs={'training': ...}."
-        )
+    kind, chosen = get_family(family), as_training(training)
     if chosen.order is not None and kind.default_order is None:
         raise ArgumentError(f"order={chosen.order!r}: the family {kind.name!r} has no polynomial; leave order out.")
     if chosen.base is not None and not kind.has_tails:

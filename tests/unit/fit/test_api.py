@@ -10,6 +10,7 @@ import pytest
 
 import bernflow as bf
 from bernflow.errors import ArgumentError
+from bernflow.fit.api import _continued
 from bernflow.flows.mixture import Mixture
 from bernflow.posterior import Posterior
 
@@ -99,6 +100,17 @@ def test_refine_trains_on(posterior):
     assert finer.history["step"][-1] == finer.settings["steps"]
     assert np.all(np.diff(finer.history["step"]) > 0)
     assert finer.settings["family"] == posterior.settings["family"]
+
+
+def test_refine_takes_another_optimizer_but_not_another_flow(posterior):
+    made = posterior.settings
+    kept = {"num_particles": made["num_particles"], "precision": made["precision"]}
+    assert _continued(posterior, None) == bf.Training(optimizer=made["learning_rate"], **kept)
+    assert _continued(posterior, bf.Training(optimizer=1e-4)) == bf.Training(optimizer=1e-4, **kept)
+    with pytest.raises(ArgumentError, match="got order=5 in training=, which is that of the posterior: give optimizer"):
+        posterior.refine(training=bf.Training(order=5))
+    with pytest.raises(ArgumentError, match=r"training=0\.1: expected options such as bf\.Training"):
+        posterior.refine(training=0.1)
 
 
 def test_save_and_load(posterior, model, y, tmp_path):
