@@ -166,35 +166,37 @@ def _flowjax_family(source: Any) -> Family:
     )
 
 
-_NAMED = (
-    Family("bernstein", build_bernstein, default_order=20, has_tails=True, mixes=True),
-    Family(
-        "bernstein-meanfield",
-        partial(build_bernstein, full_rank=False, conditional=False),
-        default_order=20,
-        has_tails=True,
-    ),
-    Family(
-        "bernstein-paper",
-        build_paper,
-        default_order=50,
-        paper_recipe=True,
-        learning_rate=PAPER_LEARNING_RATE,
-        use_start=False,
-    ),
-    Family("gaussian", lambda key, spec, loc, factor: LocationScale(_mean_field(loc, factor))),
-    Family(
-        "gaussian-fullrank",
-        lambda key, spec, loc, factor: LocationScale(TriangularAffine(loc, as_factor(factor).matrix())),
-        check=_check_matrix,
-    ),
-    Family(
-        "student-t",
-        lambda key, spec, loc, factor: LocationScale(_mean_field(loc, factor), STUDENT_DEGREES_OF_FREEDOM),
-    ),
-    *map(_rival, external.NAMES),
-)
-FAMILIES: dict[str, Family] = {family.name: family for family in _NAMED}
+FAMILIES: dict[str, Family] = {
+    family.name: family
+    for family in (
+        Family("bernstein", build_bernstein, default_order=20, has_tails=True, mixes=True),
+        Family(
+            "bernstein-meanfield",
+            partial(build_bernstein, full_rank=False, conditional=False),
+            default_order=20,
+            has_tails=True,
+        ),
+        Family(
+            "bernstein-paper",
+            build_paper,
+            default_order=50,
+            paper_recipe=True,
+            learning_rate=PAPER_LEARNING_RATE,
+            use_start=False,
+        ),
+        Family("gaussian", lambda key, spec, loc, factor: LocationScale(_mean_field(loc, factor))),
+        Family(
+            "gaussian-fullrank",
+            lambda key, spec, loc, factor: LocationScale(TriangularAffine(loc, as_factor(factor).matrix())),
+            check=_check_matrix,
+        ),
+        Family(
+            "student-t",
+            lambda key, spec, loc, factor: LocationScale(_mean_field(loc, factor), STUDENT_DEGREES_OF_FREEDOM),
+        ),
+        *map(_rival, external.NAMES),
+    )
+}
 
 
 def get_family(family: Any) -> Family:
