@@ -79,6 +79,8 @@ def post(make_post):
 
 @pytest.fixture(params=["numpyro", "blackjax"])
 def run(request, post, kept):
+    if request.param == "blackjax":
+        pytest.importorskip("blackjax")
     if request.param not in kept:
         kept[request.param] = post.to_nuts(**RUN, sampler=request.param)
     return kept[request.param]
