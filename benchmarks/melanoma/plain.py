@@ -10,7 +10,7 @@ import optax
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from bernflow.compiled import filter_jit
-from bernflow.fit.train.batches import Batches
+from bernflow.fit.batches.rows import Batches
 from bernflow.fit.train.scan import network_steps_at_once, scan
 from bernflow.models.network import Network
 

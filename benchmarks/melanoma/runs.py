@@ -24,10 +24,11 @@ from benchmarks.melanoma.tables import load_m2
 from benchmarks.study.nuts import check_chains
 from benchmarks.study.plan import Result
 from bernflow import BernflowError
-from bernflow.fit.minibatches import NetworkTraining, fit_minibatches
+from bernflow.fit.batches.fitting import fit_minibatches
+from bernflow.fit.batches.rows import Batches
+from bernflow.fit.batches.stage import NetworkTraining
 from bernflow.fit.run import Run
 from bernflow.fit.settings import resolve_settings
-from bernflow.fit.train.batches import Batches
 from bernflow.fit.train.loop import run_alone
 from bernflow.fit.train.state import TrainState
 from bernflow.models.network import Network, evaluate
@@ -130,15 +131,7 @@ def run_m3(
         return False
 
     settings = resolve_settings(
-        family="bernstein",
-        order=None,
-        base=None,
-        steps=epochs * (len(train["y"]) // batch_size),
-        num_particles=None,
-        restarts=None,
-        components=1,
-        optimizer=None,
-        precision="float32",
+        steps=epochs * (len(train["y"]) // batch_size), components=1, training=bf.Training(precision="float32")
     )
     # The paper's network is trained as in the paper; a rate that falls to zero suits the better one.
     how = {"optimizer": RMSPROP, "constant_rate": True} if network == "paper" else {}

@@ -16,7 +16,7 @@ from benchmarks.study.plan import Result
 from benchmarks.study.records import Record
 from benchmarks.study.tables import Table
 from bernflow import Model
-from bernflow.fit.minibatches import DEFAULT_BATCH_SIZE
+from bernflow.fit.batches.stage import DEFAULT_BATCH_SIZE
 from bernflow.fit.train.recipe import CHUNK
 from bernflow.precision import use_precision
 

@@ -11,13 +11,14 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
 from benchmarks import data
+from benchmarks.families import fit_options
 from benchmarks.targets import eight_schools_noncentered
+from bernflow.fit.batches.rows import Batches
+from bernflow.fit.batches.stage import WEIGHTS_OPTIMIZER
 from bernflow.fit.building import flows_at
 from bernflow.fit.deadline import Deadline, Pace
-from bernflow.fit.minibatches import WEIGHTS_OPTIMIZER
 from bernflow.fit.settings import FULL_RATE_DIM, Settings, resolve_settings
 from bernflow.fit.start import Gaussian
-from bernflow.fit.train.batches import Batches
 from bernflow.fit.train.objective import AllRows, Anchor, BatchFeed, BatchOfRows
 from bernflow.fit.train.recipe import CHUNK, Recipe, StepConfig, recipe_for
 from bernflow.fit.train.scan import network_steps_at_once
@@ -63,9 +64,7 @@ def linear_model(x: Float[Array, "n k"], y: Float[Array, " n"]) -> None:
 def resolved(settings: Mapping[str, Any]) -> Settings:
     """Choose how to train: family, order, num_particles, restarts and precision as of `bf.fit`, or their defaults."""
     names = ("family", "order", "num_particles", "restarts", "precision")
-    given: dict[str, Any] = {name: settings.get(name) for name in names}
-    given["family"] = given["family"] or "bernstein"
-    return resolve_settings(**given, base=None, steps=None, components=None, optimizer=None)
+    return resolve_settings(**fit_options({name: settings[name] for name in names if name in settings}))
 
 
 class Training:

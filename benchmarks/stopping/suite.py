@@ -15,7 +15,7 @@ from benchmarks.accuracy.cases import all_cases
 from bernflow.cli import Command
 from bernflow.fit import engine
 from bernflow.fit.evaluation import log_weights_of, pick
-from bernflow.fit.train.loop import Trained, Training
+from bernflow.fit.train.loop import Loop, Trained
 from bernflow.fit.train.recipe import CYCLES, Recipe
 from bernflow.fit.train.stopping import CLOSE_ENOUGH
 from bernflow.keys import as_key
@@ -87,7 +87,7 @@ def follow(benchmark, key):
     ends: list[dict] = []
     taken: list[int] = []
 
-    class Longer(Training):
+    class Longer(Loop):
         def run(self, begun, resumed=None):
             assert self.rule is not None
             draws, most = self.rule.draws, sum(cycle.length for cycle in self.recipe.cycles(begun.flow, 1))
@@ -106,7 +106,7 @@ def follow(benchmark, key):
                 trained = yield from super().run(begun, resumed)
             return Trained(trained.state, taken[0])
 
-    with mock.patch.object(engine, "Training", Longer):
+    with mock.patch.object(engine, "Loop", Longer):
         fit(benchmark, key)
     return taken[0], ends
 

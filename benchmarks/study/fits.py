@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 
 import bernflow as bf
+from benchmarks.families import fit_options
 from benchmarks.study.methods import METHODS
 from benchmarks.study.plan import Result, Task
 from benchmarks.targets import BENCHMARKS
 from bernflow import Posterior
 from bernflow.diagnostics import psis
-from bernflow.flows.families import get_family
 
 # Draws for the evaluation must be none of those that the fit has seen: its keys are small integers.
 EVALUATION_KEY = 10_000
@@ -56,12 +56,13 @@ def fit_once(target: str, method: str, key: int, num_draws: int, num_kept: int, 
 
 def fit_posterior(target: str, method: str, key: int, **settings: Any) -> Posterior:
     """Fit a target by a method; where no number of steps is given, until the ELBO stops improving."""
-    benchmark, told = BENCHMARKS[target], {**METHODS[method].settings, **settings}
-    if told.get("steps") is None and not get_family(told.get("family", "bernstein"))[0].paper_recipe:
-        told = {"tolerance": 0, **told}
+    benchmark, options = BENCHMARKS[target], fit_options({**METHODS[method].settings, **settings})
+    family = options.get("family")
+    if options.get("steps") is None and not (family is not None and family.paper_recipe):
+        options = {"tolerance": 0, **options}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a poor fit is a result here, and the tables say so
-        posterior = bf.fit(benchmark.model, *benchmark.args, key=key, progress=False, **told)
+        posterior = bf.fit(benchmark.model, *benchmark.args, key=key, progress=False, **options)
     if posterior.settings["interrupted"]:
         raise KeyboardInterrupt  # half a fit is no result to keep
     return posterior

@@ -11,7 +11,8 @@ from bernflow.calibrate import Calibration, calibrate
 from bernflow.compare import Comparison, compare, compare_models
 from bernflow.diagnostics import Diagnostics
 from bernflow.errors import ArgumentError, BernflowError, FileFormatError, FileWriteError, ModelError
-from bernflow.fit import fit
+from bernflow.fit import Training, fit
+from bernflow.flows import Family
 from bernflow.many import FitResult, map_fits
 from bernflow.models import Model, from_log_density, from_pymc, from_stan
 from bernflow.posterior import Posterior
@@ -23,6 +24,7 @@ __all__ = [
     "Calibration",
     "Comparison",
     "Diagnostics",
+    "Family",
     "FileFormatError",
     "FileWriteError",
     "FitResult",
@@ -30,6 +32,7 @@ __all__ = [
     "ModelError",
     "Posterior",
     "SemiStructured",
+    "Training",
     "calibrate",
     "compare",
     "compare_models",

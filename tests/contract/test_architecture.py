@@ -21,6 +21,7 @@ LAYERS = (
         "keys",
         "locks",
         "memory",
+        "moved",
         "nearest",
         "placement",
         "precision",

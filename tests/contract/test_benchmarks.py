@@ -6,7 +6,7 @@ from pathlib import Path
 import bernflow
 
 ROOT = Path(bernflow.__file__).parents[2] / "benchmarks"
-PUBLIC = {"bernflow", "bernflow.cli", "bernflow.diagnostics", "bernflow.numpyro", "bernflow.plots"}
+PUBLIC = {"bernflow", "bernflow.cli", "bernflow.diagnostics", "bernflow.flows", "bernflow.numpyro", "bernflow.plots"}
 # Private modules by package of `benchmarks`. This list may only become shorter: a test fails where an entry is not
 # needed any more. `speed` times compiled training steps and their parts, `stopping` continues a training beyond its
 # end, `semistructured` maps training and posterior over data sets, `melanoma` trains networks with a validation set,
@@ -14,7 +14,8 @@ PUBLIC = {"bernflow", "bernflow.cli", "bernflow.diagnostics", "bernflow.numpyro"
 ALLOWED = {
     "accuracy": "diagnostics.agreement diagnostics.chains fit.engine fit.start plots.style",
     "melanoma": (
-        "compiled fit.minibatches fit.run fit.settings fit.train.batches fit.train.loop fit.train.scan fit.train.state "
+        "compiled fit.batches.fitting fit.batches.rows fit.batches.stage fit.run fit.settings fit.train.loop "
+        "fit.train.scan fit.train.state "
         "keys models.network "
         "plots.components precision"
     ),
@@ -27,14 +28,14 @@ ALLOWED = {
         "semistructured.lastlayer semistructured.training semistructured.verdict"
     ),
     "speed": (
-        "diagnostics.chains fit.building fit.deadline fit.evaluation fit.minibatches fit.settings fit.start "
-        "fit.train.batches fit.train.objective fit.train.recipe fit.train.scan fit.train.state fit.train.steps "
+        "diagnostics.chains fit.batches.rows fit.batches.stage fit.building fit.deadline fit.evaluation fit.settings "
+        "fit.start fit.train.objective fit.train.recipe fit.train.scan fit.train.state fit.train.steps "
         "fit.work flows.autoregressive flows.bernstein flows.conditioner flows.paper "
         "flows.wide keys models models.base objectives plots.style precision target"
     ),
     "stan": "models target",
     "stopping": "fit.engine fit.evaluation fit.train.loop fit.train.recipe fit.train.stopping keys precision",
-    "study": "diagnostics.chains files flows.families folders plots.style posterior.container text versions",
+    "study": "diagnostics.chains files folders plots.style posterior.container text versions",
 }
 
 

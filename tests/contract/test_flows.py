@@ -73,11 +73,11 @@ def perturbed(flow, seed, amount=0.2):
     return jax.tree_util.tree_map_with_path(move, flow, is_leaf=lambda part: isinstance(part, Fixed))
 
 
-def family(name, dim, *, noise="normal", variant="f1"):
-    spec = Spec(dim=dim, order=ORDER, noise=noise, width=WIDTH, variant=variant)
+def family(name, dim, *, noise="normal", **options):
+    spec = Spec(dim=dim, order=ORDER, noise=noise, width=WIDTH)
 
     def make(seed):
-        return perturbed(FAMILIES[name].build(jax.random.key(seed), spec, *start(dim)), seed)
+        return perturbed(FAMILIES[name].build(jax.random.key(seed), spec, *start(dim), **options), seed)
 
     return make
 

@@ -30,7 +30,7 @@ SLOW = {
     "bernflow.calibrate.api",
     "bernflow.calibrate.result",
     "benchmarks.melanoma.cnn",
-    "bernflow.fit.api.fit",
+    "bernflow.fit.api",
     "bernflow.numpyro.guide",
     "bernflow.plots.calibration",
     "bernflow.posterior.posterior.Posterior.refine",

@@ -19,6 +19,7 @@ def test_the_citation_is_that_of_this_version_and_names_the_paper():
     )
     paper = citation["preferred-citation"]
     assert paper["title"] == "Bernstein Flows for Flexible Posteriors in Variational Bayes"
+    assert paper["doi"].removeprefix("10.48550/arXiv.") == paper["url"].removeprefix("https://arxiv.org/abs/")
     names = [author["family-names"] for author in paper["authors"]]
     assert names == ["Dürr", "Hörling", "Dold", "Kovylov", "Sick"]
     readme = (ROOT / "README.md").read_text(encoding="utf-8")

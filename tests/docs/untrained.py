@@ -18,7 +18,7 @@ import bernflow as bf
 from bernflow.diagnostics import judge
 from bernflow.fit.deadline import Deadline
 from bernflow.fit.engine import describe_run
-from bernflow.flows.families import Spec, get_family
+from bernflow.flows import FAMILIES, Spec
 from bernflow.posterior.chains import NutsRun
 from bernflow.precision import use_precision
 from bernflow.target import layout_of
@@ -52,9 +52,7 @@ def _posterior(model, settings):
     with use_precision("float64"):
         layout = layout_of(model)
         spec = Spec(layout.dim, 2, "normal", 0)
-        flow = get_family("gaussian")[0].build(
-            jax.random.key(0), spec, jnp.zeros(layout.dim), 0.1 * jnp.eye(layout.dim)
-        )
+        flow = FAMILIES["gaussian"].build(jax.random.key(0), spec, jnp.zeros(layout.dim), 0.1 * jnp.eye(layout.dim))
     diagnostics = dataclasses.replace(judge(np.zeros(1000), num_resamples=2), missing_mass=0.0)
     history = {"step": np.arange(NUM_HISTORY), "elbo": np.zeros(NUM_HISTORY), "elbo_se": np.ones(NUM_HISTORY)}
     described = settings.describe() | describe_run(NUM_HISTORY, 0, Deadline.start())

@@ -107,7 +107,7 @@ def steps(folder):
     yield "start JAX"
     post = bf.fit(model, x, 0.5 * x, steps=300)
     yield "fit"
-    bf.fit(model, x, 0.5 * x, steps=20, precision="float32", family="gaussian", progress=False)
+    bf.fit(model, x, 0.5 * x, steps=20, training=bf.Training(precision="float32"), family="gaussian", progress=False)
     yield "fit in single precision"
     try:
         bf.fit(model, x, np.full(20, np.nan), progress=False)

@@ -110,7 +110,8 @@ FRONTS = {
 
 
 def fit(*model, precision):
-    post = bf.fit(*model, family="gaussian-fullrank", steps=200, precision=precision, progress=False)
+    training = bf.Training(precision=precision)
+    post = bf.fit(*model, family="gaussian-fullrank", steps=200, training=training, progress=False)
     draws = post.draws(NUM_DRAWS)["b"]
     return {
         "precision": post.settings["precision"],

@@ -6,12 +6,15 @@ import sys
 
 import pytest
 
+from bernflow import Training
+
 MODEL = """
 import hashlib, sys
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import bernflow as bf
+from bernflow import Training
 
 def model(y):
     mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
@@ -36,7 +39,9 @@ CASES = [
     {"family": "gaussian-fullrank", "steps": 40},
     pytest.param({"family": "bernstein"}, marks=pytest.mark.slow),
     pytest.param({"family": "bernstein", "steps": 300, "components": 2}, marks=pytest.mark.slow),
-    pytest.param({"family": "bernstein", "steps": 300, "precision": "float32"}, marks=pytest.mark.slow),
+    pytest.param(
+        {"family": "bernstein", "steps": 300, "training": Training(precision="float32")}, marks=pytest.mark.slow
+    ),
 ]
 
 

@@ -106,6 +106,6 @@ def test_names_with_a_zero_byte_are_refused(tmp_path):
     with pytest.raises(ArgumentError, match="cannot be written to"):
         bf.fit(declared(np.ones(2)), **HOW, resume=str(tmp_path / "a\0b"))
     with pytest.raises(ArgumentError, match="cannot be written to"):
-        bf.map_fits(len, [], folder=str(tmp_path / "a\0b"))
+        bf.map_fits(len, [], resume=str(tmp_path / "a\0b"))
     with pytest.raises(FileWriteError, match=r"a\\x00b' cannot be written .*choose another name"):
         write_whole(tmp_path / "a\0b", lambda file: None)

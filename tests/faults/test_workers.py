@@ -65,7 +65,7 @@ def test_a_pickled_posterior_is_the_same(alone):
 
 @pytest.mark.filterwarnings("ignore:bernflow:UserWarning")
 def test_a_pickled_posterior_in_single_precision_stays_in_it():
-    post = bf.fit(model, Y, family="gaussian", steps=5, precision="float32", progress=False)
+    post = bf.fit(model, Y, family="gaussian", steps=5, training=bf.Training(precision="float32"), progress=False)
     copy = pickle.loads(pickle.dumps(post))
     assert copy.precision == post.precision
     np.testing.assert_array_equal(copy.draws(5)["mu"], post.draws(5)["mu"])

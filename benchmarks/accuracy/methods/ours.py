@@ -7,6 +7,7 @@ import jax
 
 import bernflow as bf
 from benchmarks.accuracy.methods.base import Drawn, Fitted, Method, Settings
+from benchmarks.families import fit_options
 from benchmarks.targets import Benchmark
 from bernflow.fit.engine import num_starts
 from bernflow.fit.start import MAX_ITERATIONS
@@ -16,11 +17,11 @@ DEFAULTS, CHOICES, PAPER = "bernflow", "bernflow-choices", "bernstein-paper"
 
 def fit(benchmark: Benchmark, key: int, settings: Settings) -> Fitted:
     """Fit by `bf.fit`; where no number of steps is given, until the ELBO stops improving."""
-    told = dict(settings) if "steps" in settings else {"tolerance": 0, **settings}
+    options = fit_options(settings if "steps" in settings else {"tolerance": 0, **settings})
     started = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a poor verdict warns; it is in the record
-        post = bf.fit(benchmark.model, *benchmark.args, key=key, progress=False, **told)
+        post = bf.fit(benchmark.model, *benchmark.args, key=key, progress=False, **options)
     seconds = time.perf_counter() - started
     if post.settings["interrupted"]:
         raise KeyboardInterrupt  # half a fit is no result to keep

@@ -7,17 +7,17 @@ from typing import Any
 
 import jax
 import numpy as np
-import optax
 from jaxtyping import Array, Key
 
 from bernflow.calibrate import blocks, ranking
 from bernflow.calibrate.result import Calibration
 from bernflow.calibrate.work import Request, prepare, run_blocks, settings_of
 from bernflow.errors import ArgumentError
-from bernflow.fit.settings import Settings, check_count
+from bernflow.fit.settings import Settings, Training, check_count
 from bernflow.keys import as_key
 from bernflow.models.base import num_rows
 from bernflow.models.inputs import compiled_code
+from bernflow.moved import INTO_TRAINING, moved
 from bernflow.precision import use_precision
 from bernflow.preflight import preflight, starting_points
 from bernflow.target import Target
@@ -32,6 +32,7 @@ MIN_SIMULATIONS = 20
 NUM_STARTS = 4
 
 
+@moved("bf.calibrate", INTO_TRAINING)
 def calibrate(
     model: Any = None,
     *model_args: Any,
@@ -41,13 +42,9 @@ def calibrate(
     num_draws: int = 1000,
     key: Any = 0,
     family: Any = "bernstein",
-    order: int | None = None,
-    base: str | None = None,
     steps: int | None = None,
     tolerance: float | None = None,
-    num_particles: int | None = None,
-    optimizer: float | optax.GradientTransformation | None = None,
-    precision: str | None = None,
+    training: Training | None = None,
     weighted: bool = False,
     executor: Executor | None = None,
     progress: bool = True,
@@ -72,13 +69,9 @@ def calibrate(
         num_draws: number of draws among which every parameter is ranked.
         key: integer seed or `jax.random.key`; the same call gives the same result.
         family: see `bernflow.fit`.
-        order: see `bernflow.fit`.
-        base: see `bernflow.fit`.
         steps: number of training steps of every fit. If None (default), each stops at `tolerance`.
         tolerance: see `bernflow.fit`.
-        num_particles: see `bernflow.fit`.
-        optimizer: see `bernflow.fit`.
-        precision: see `bernflow.fit`.
+        training: see `bernflow.fit`.
         weighted: rank among draws that are resampled by their importance weights, as by `draws(weighted=True)`.
         executor: a `concurrent.futures.Executor`, such as a process pool, whose workers fit the simulations, see
             `bernflow.map_fits`. Simulations of a worker that was lost are omitted, with a warning.
@@ -92,16 +85,7 @@ def calibrate(
         >>> found.verdict != "poor"  # a right model is called poor once in 1,000 times
         True
     """
-    choices = {
-        "family": family,
-        "order": order,
-        "base": base,
-        "steps": steps,
-        "tolerance": tolerance,
-        "num_particles": num_particles,
-        "optimizer": optimizer,
-        "precision": precision,
-    }
+    choices = {"family": family, "steps": steps, "tolerance": tolerance, "training": training}
     settings = settings_of(choices)
     num = check_count("num_simulations", num_simulations, 200)
     num_draws = check_count("num_draws", num_draws, 1000)

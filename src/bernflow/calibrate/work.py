@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Key
 from tqdm.auto import tqdm
 
-from bernflow.calibrate import blocks, fitting, ranking, simulators
+from bernflow.calibrate import blocks, ranking, simulators
 from bernflow.calibrate.blocks import Sample
 from bernflow.calibrate.simulators import AbstractSimulator
 from bernflow.diagnostics.findings import Verdict
@@ -25,6 +25,7 @@ from bernflow.models.base import Theta
 from bernflow.posterior import sampling
 from bernflow.precision import use_precision
 from bernflow.target import Target
+from bernflow.user import user_level
 from bernflow.watched import is_watched
 
 
@@ -72,7 +73,7 @@ class Block(NamedTuple):
 
 def settings_of(choices: dict[str, Any]) -> Settings:
     """Resolve the settings of the fits."""
-    return resolve_settings(**choices, restarts=None, components=None)
+    return resolve_settings(**choices)
 
 
 def prepare(request: Request) -> Prepared:
@@ -126,7 +127,7 @@ def _tell(lost: list[str], count: int, size: int) -> None:
         f"bernflow: {len(lost)} of {count} blocks of {size} simulations are lost and left out ({lost[0]}). If what was "
         "lost depends on the data, the ranks of the others are not uniform.",
         UserWarning,
-        stacklevel=4,
+        stacklevel=user_level(),
     )
 
 
@@ -141,11 +142,11 @@ def _fit(request: Request, prepared: Prepared, size: int, number: int) -> Block:
     simulation_key, noise = (jax.random.fold_in(_key(data), number) for data in request.keys)
     simulated = blocks.simulate_block(simulator, jax.random.split(simulation_key, size))
     num_draws = request.num_draws * (sampling.OVERSAMPLING if request.weighted else 1)
-    sample = fitting.fit_block(simulator, *simulated, noise, settings, num_draws)
+    sample = blocks.fit_block(simulator, *simulated, noise, settings, num_draws)
     wanted = min(size, request.num - number * size)
     theta, sample = jax.tree.map(lambda leaf: np.asarray(leaf[:wanted]), (simulated[0], sample))
     verdicts = [ranking.verdict_of(row) for row in sample.log_weights]
-    return Block(theta, fitting.resampled(sample, request.num_draws, noise) if request.weighted else sample, verdicts)
+    return Block(theta, blocks.resampled(sample, request.num_draws, noise) if request.weighted else sample, verdicts)
 
 
 def _key(data: np.ndarray) -> Key[Array, ""]:

@@ -24,7 +24,7 @@ from bernflow.text import printable
 
 MAX_ROWS = 30
 # Options that are passed to `bernflow.fit` unchanged.
-FIT_OPTIONS = ("family", "order", "steps", "tolerance", "restarts", "components", "checks")
+FIT_OPTIONS = ("family", "steps", "tolerance", "restarts", "components", "checks")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -126,7 +126,8 @@ def run(options: argparse.Namespace) -> int:
             raise ArgumentError(f"DATA was given twice, {options.data} and --data {options.data_option}: expected one.")
         data = options.data or options.data_option
         path, _ = split_name(options.model)
-        resolve_settings(base=None, num_particles=None, optimizer=None, precision=None, **settings)
+        training = bf.Training(order=options.order)
+        resolve_settings(training=training, **settings)
         Deadline.start(options.time_limit)
     except ArgumentError as error:
         options.refuse(str(error))
@@ -144,12 +145,13 @@ def run(options: argparse.Namespace) -> int:
             time_limit=options.time_limit,
             resume=options.resume,
             progress=not options.quiet,
+            training=training,
             **settings,
         )
         origin = {
             "model": {**(fingerprint(path) or {}), "given": options.model},
             "data": fingerprint(data),
-            "options": {"seed": options.seed, "time_limit": options.time_limit, **settings},
+            "options": {"seed": options.seed, "time_limit": options.time_limit, "order": options.order, **settings},
         }
         found = write_run(
             posterior,

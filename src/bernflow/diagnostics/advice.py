@@ -65,7 +65,7 @@ def advise(
             f'The family {settings["family"]!r} is a simple one; the default `family="bernstein"` is more flexible.'
         )
     elif not weights_work and settings.get("family") == "bernstein" and settings.get("base") == "normal":
-        advice.append('Heavy tails may need a heavier base: `bf.fit(..., base="logistic")`.')
+        advice.append('Heavy tails may need a heavier base: `bf.fit(..., training=bf.Training(base="logistic"))`.')
     if d.verdict == "poor":
         start = "" if settings.get("restarts", 1) > 1 else "Look for a better start and other modes with `restarts=8`. "
         advice.append(

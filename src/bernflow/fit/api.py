@@ -8,7 +8,6 @@ from os import PathLike
 from typing import Any
 
 import jax
-import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Key
 
@@ -17,18 +16,19 @@ from bernflow.errors import ArgumentError
 from bernflow.fit.arguments import model_arguments
 from bernflow.fit.automatic import fit_target
 from bernflow.fit.bar import Bar
+from bernflow.fit.batches.fitting import fit_minibatches, needs_batches
+from bernflow.fit.checkpoints.identity import identify
+from bernflow.fit.checkpoints.resume import Resumption, claim_folder
 from bernflow.fit.deadline import PIECE, Deadline
 from bernflow.fit.devices import Devices, as_mesh
 from bernflow.fit.engine import Stage, stacked, train_and_judge, warn_if_poor
-from bernflow.fit.identity import identify
 from bernflow.fit.judging import DIAGNOSTIC_PRECISION
 from bernflow.fit.mappings import forget_if_crowded
-from bernflow.fit.minibatches import fit_minibatches, needs_batches
 from bernflow.fit.refining import announce, better
 from bernflow.fit.run import Run
-from bernflow.fit.settings import Settings, check_count, resolve_settings
+from bernflow.fit.settings import Settings, Training, as_training, check_count, resolve_settings
 from bernflow.fit.train.loop import run_alone
-from bernflow.fit.train.resume import Resumption, claim_folder
+from bernflow.flows import FAMILIES
 from bernflow.flows.external import FlowjaxFlow
 from bernflow.flows.mixture import Mixture
 from bernflow.forks import check_not_forked
@@ -49,21 +49,17 @@ def fit(
     model_kwargs: dict[str, Any] | None = None,
     key: Any = 0,
     family: Any = "bernstein",
-    order: int | None = None,
-    base: str | None = None,
     steps: int | None = None,
     tolerance: float | None = None,
     time_limit: float | None = None,
-    num_particles: int | None = None,
     restarts: int | None = None,
     components: int | None = None,
     batch_size: int | None = None,
-    optimizer: float | optax.GradientTransformation | None = None,
-    precision: str | None = None,
     checks: str = "default",
     mesh: Mesh | Mapping[str, int] | None = None,
     resume: str | PathLike | None = None,
     progress: bool = True,
+    training: Training | None = None,
     **model_keywords: Any,
 ) -> Posterior:
     """Fit a posterior and judge it.
@@ -81,12 +77,9 @@ def fit(
             given as they are, as in `bf.fit(model, x, y=y)`.
         key: integer seed or `jax.random.key`; the same call gives the same result.
         family: "bernstein" (default), "bernstein-meanfield", "gaussian", "gaussian-fullrank", "student-t", or the
-            paper's own flow "bernstein-paper". Ablations are written after a colon: "bernstein-paper:f2" and ":f3" are
-            the paper's, "bernstein:no-skip" and others leave out one part of the default. With flowjax installed
-            also its flows "planar" and "realnvp", trained as in the paper, and any flowjax distribution or bijection
-            of shape (p,), which is trained on from what it is.
-        order: order M of the Bernstein polynomials (default 20; 50 for the paper's family).
-        base: base noise, "normal" (default) or "logistic", whose tails are heavier.
+            paper's own flow "bernstein-paper"; or a `bernflow.Family`. With flowjax installed also its flows "planar"
+            and "realnvp", trained as in the paper, and any flowjax distribution or bijection of shape (p,), which is
+            trained on from what it is.
         steps: number of training steps. If None (default), training stops at `tolerance`.
         tolerance: Kullback-Leibler divergence from the posterior in nats at which to stop. The default is 0.01, which
             is hard to see in any plot; with more than 30 parameters it is in proportion to their number, up to 0.15,
@@ -99,7 +92,6 @@ def fit(
             code, such as the search for a start, and most compilations cannot be cut short, so that a limit of a few
             seconds can be exceeded, and where to stop depends on the speed of the machine. With `resume`, the same call
             trains on, and may have another limit.
-        num_particles: draws per step (default 32; 10 for the paper's family).
         restarts: number of fits from different starts, trained at once; the best is returned, and the others tell
             whether it misses a mode (default 1). Not for batches of rows without a network.
         components: largest number of components of a mixture of flows, for separate modes. None (default) fits one
@@ -107,9 +99,6 @@ def fit(
             they lie in several places and more than 0.01 nats may be gained (up to 64 dimensions).
         batch_size: rows per step, for many rows and for models with a network (default there 256); a NumPyro model
             brings its own by `numpyro.plate(..., subsample_size=...)`. Batches are shuffled without replacement.
-        optimizer: a learning rate, or an optax optimiser with its own; it sees the flow as one vector of parameters.
-        precision: "float64" (default on a CPU) or "float32" (default on an accelerator) for training; the verdict is
-            always computed in double precision.
         checks: how hard the verdict looks for posterior mass that the fit misses, "default" or "thorough". Thorough
             checks make five times as many heated draws and paths, and longer tempered runs, of expensive densities and
             in up to 100 dimensions, too; they often take longer than the fit.
@@ -121,6 +110,7 @@ def fit(
             stopped, and ends with the same result; once it has come to its end, it returns that. Checkpoints of
             another fit are refused.
         progress: show a progress bar, in terminals and notebooks; logs stay silent.
+        training: options that are rarely needed, such as the order of the polynomials: see `bernflow.Training`.
         **model_keywords: keyword arguments of a NumPyro model.
 
     Returns:
@@ -142,16 +132,12 @@ def fit(
     check_memory()
     settings = resolve_settings(
         family=family,
-        order=order,
-        base=base,
         steps=steps,
-        num_particles=num_particles,
+        tolerance=tolerance,
         restarts=restarts,
         components=components,
-        optimizer=optimizer,
-        precision=precision,
-        tolerance=tolerance,
         checks=checks,
+        training=training,
     )
     if time_limit is not None:
         settings = _with_limit(settings, time_limit)
@@ -219,21 +205,20 @@ def _fit(model: AbstractModel, settings: Settings, key: Key[Array, ""], batch_si
 
 
 def refine(
-    posterior: Posterior, steps: int | None = None, key: Any = 3, optimizer: Any = None, progress: bool = True
+    posterior: Posterior,
+    *,
+    steps: int | None = None,
+    key: Any = 3,
+    training: Training | None = None,
+    progress: bool = True,
 ) -> Posterior:
     """Train a posterior on from where it is; called by `Posterior.refine`."""
-    chosen = posterior.settings
     settings = resolve_settings(
         family=_family_of(posterior),
-        order=None,
-        base=None,
         steps=steps,
-        num_particles=chosen["num_particles"],
-        restarts=None,
         components=1,
-        optimizer=chosen["learning_rate"] if optimizer is None else optimizer,
-        precision=chosen["precision"],
-        checks=chosen.get("checks", "default"),
+        checks=posterior.settings.get("checks", "default"),
+        training=_continued(posterior, training),
     ).thorough()
     assert posterior.model is not None  # Posterior.refine has made sure
     with use_precision(settings.precision):
@@ -242,7 +227,7 @@ def refine(
         if isinstance(flows, Mixture) and not settings.trains_by_score(flows):
             raise ArgumentError(
                 "refine() trains a mixture on whose flows know their score, and those of the family "
-                f"{settings.family_name!r} do not: call bf.fit with more steps."
+                f"{settings.family.name!r} do not: call bf.fit with more steps."
             )
     announce(posterior, steps, progress)
     deadline = Deadline.start()
@@ -254,13 +239,37 @@ def refine(
     return kept
 
 
+def _continued(posterior: Posterior, training: Training | None) -> Training:
+    """Return the options of a further training of a posterior: those given, otherwise those of its fit."""
+    chosen = as_training(training)
+    fixed = [name for name in ("order", "base", "precision") if getattr(chosen, name) is not None]
+    if fixed:
+        raise ArgumentError(
+            f"refine() got {fixed[0]}={getattr(chosen, fixed[0])!r} in training=, which is that of the posterior: give "
+            "optimizer or num_particles alone."
+        )
+    made = posterior.settings
+    return dataclasses.replace(
+        chosen,
+        num_particles=chosen.num_particles or made["num_particles"],
+        optimizer=made["learning_rate"] if chosen.optimizer is None else chosen.optimizer,
+        precision=made["precision"],
+    )
+
+
 def _family_of(posterior: Posterior) -> Any:
     """Return the family as it was chosen; a flowjax object of the user's own has no name to look it up by."""
     flow = posterior.distribution
     flow = flow.components[0] if isinstance(flow, Mixture) else flow
     if isinstance(flow, FlowjaxFlow) and flow.name is None:
         return flow.to_flowjax()
-    return posterior.settings["family"]
+    name = posterior.settings["family"]
+    if name not in FAMILIES:
+        raise ArgumentError(
+            f"refine() trains a posterior of a named family on, and {name!r} was given as a bf.Family: call bf.fit "
+            "with it and more steps."
+        )
+    return name
 
 
 def load(
@@ -271,25 +280,7 @@ def load(
     check: bool = True,
     **model_keywords: Any,
 ) -> Posterior:
-    """Read a posterior that `Posterior.save` wrote.
-
-    Args:
-        path: the file.
-        model: the model as it was given to `fit`, for weighted draws, predictions and refining; its code and data are
-            not in the file.
-        *model_args: positional arguments of a NumPyro model.
-        model_kwargs: keyword arguments of a NumPyro model whose names are those of options of `load`.
-        check: refuse a model or data other than those of the fit. With False they are attached all the same, and the
-            fit is judged anew by its weights under them.
-        **model_keywords: keyword arguments of a NumPyro model.
-
-    Example:
-        >>> path = post.save("posterior.bernflow")
-        >>> bf.load(path).diagnostics.verdict
-        'good'
-        >>> bf.load(path, model, y).predict(num=10)["y"].shape  # with the model also weights and predictions
-        (10, 3)
-    """
+    """Read a posterior that `Posterior.save` wrote; `bernflow.load` documents the arguments."""
     given = model_arguments("bf.load", _options(load), model, model_args, model_kwargs, model_keywords)
     with use_precision(DIAGNOSTIC_PRECISION):
         attached = None if model is None else as_model(model, model_args, given)

@@ -8,6 +8,7 @@ from bernflow.errors import ArgumentError, UnknownArgumentError
 from bernflow.models.base import AbstractModel
 from bernflow.models.convert import is_function
 from bernflow.models.inputs import name_of
+from bernflow.moved import INTO_TRAINING, moved_error
 from bernflow.nearest import nearest
 
 Parameters = Mapping[str, inspect.Parameter]
@@ -38,6 +39,11 @@ def model_arguments(
     if twice:
         raise ArgumentError(f"{call} got {', '.join(map(repr, twice))} by keyword and in model_kwargs: give each once.")
     takes, takes_any = _parameters(model)
+    old = {name: value for name, value in keywords.items() if name in INTO_TRAINING and name not in takes}
+    if old and "training" in options:
+        error = moved_error(call, INTO_TRAINING, old)
+        also = f" If the model function takes it, pass model_kwargs={{{next(iter(old))!r}: ...}}." if takes_any else ""
+        raise UnknownArgumentError(f"{error}{also}")
     for name in keywords:
         guess = nearest(name, [*options, *takes])
         if takes_any and nearest(name, options):

@@ -13,6 +13,7 @@ from bernflow.diagnostics.findings import STOPPED, Diagnostics, Finding, remark
 from bernflow.fit import modes
 from bernflow.fit.ahead import compile_ahead
 from bernflow.fit.building import flows_at
+from bernflow.fit.checkpoints.resume import Memory
 from bernflow.fit.checks.evidence import Subject
 from bernflow.fit.checks.run import run_checks
 from bernflow.fit.deadline import Deadline, Pace
@@ -25,11 +26,10 @@ from bernflow.fit.settings import Settings
 from bernflow.fit.start import Gaussian
 from bernflow.fit.structured_start import MIN_DIM, structured_start
 from bernflow.fit.train.draws import Draws
-from bernflow.fit.train.loop import LoopState, Steps, Trained, Training, Watch
+from bernflow.fit.train.loop import Loop, LoopState, Steps, Trained, Watch
 from bernflow.fit.train.objective import AllRows
 from bernflow.fit.train.progress import Recorder
 from bernflow.fit.train.recipe import recipe_for
-from bernflow.fit.train.resume import Memory
 from bernflow.fit.train.state import TrainState, begin
 from bernflow.fit.train.steps import gradients_per_step
 from bernflow.fit.train.stopping import LONG_CYCLE, LONG_CYCLE_IN_REFINING, StoppingRule
@@ -199,7 +199,7 @@ def train_and_judge(
     )
     with Conclusion(target, settings, run, stage, pace, (choice_key, judge_key)) as conclusion:
         begun = begin(flows, settings.optimizer)
-        training = Training(AllRows(spread), loop_key, recipe, pace, conclusion.watch, rule)
+        training = Loop(AllRows(spread), loop_key, recipe, pace, conclusion.watch, rule)
         try:
             trained = yield from training.run(begun, conclusion.restore(begun))
         finally:

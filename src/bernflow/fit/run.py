@@ -13,7 +13,7 @@ from bernflow.posterior import Posterior
 from bernflow.target import Target
 
 if TYPE_CHECKING:
-    from bernflow.fit.train.resume import Resumption
+    from bernflow.fit.checkpoints.resume import Resumption
 
 Refiner = Callable[..., Posterior]
 

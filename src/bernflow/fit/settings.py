@@ -1,4 +1,4 @@
-"""What a user may choose of a fit, checked, and what is chosen when nothing is said."""
+"""The options of a fit: `Training` as the user gives them, `Settings` checked and with their defaults."""
 
 import dataclasses
 from typing import Any
@@ -8,7 +8,6 @@ import optax
 from bernflow.errors import ArgumentError
 from bernflow.fit.checks.effort import CHECKS, Checks, resolve_checks
 from bernflow.flows.base import AbstractDistribution, AbstractScoredFlow
-from bernflow.flows.external import given_name, is_flowjax
 from bernflow.flows.factors import is_dense
 from bernflow.flows.families import Family, Spec, get_family
 from bernflow.flows.mixture import Mixture
@@ -38,9 +37,62 @@ ADAM = optax.chain(
 RMSPROP = optax.chain(optax.scale_by_rms(decay=0.9, eps=1e-7), optax.scale(-1.0))
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Training:
+    """Rarely needed options of a training, for `training=` of `bernflow.fit`, `bernflow.calibrate` and `refine`.
+
+    None stands for the default. What ends a training (`steps`, `tolerance`, `time_limit`) is an argument of the call.
+
+    Attributes:
+        order: order M of the Bernstein polynomials (default 20; 50 for the paper's family).
+        base: base noise, "normal" (default) or "logistic", whose tails are heavier.
+        num_particles: draws per step (default 32; 10 for the paper's family).
+        optimizer: a learning rate (default 0.02, less in many dimensions), or an optax optimizer with its own; it sees
+            the flow as one vector of parameters.
+        precision: "float64" (default on a CPU) or "float32" (default on an accelerator) for the training; the verdict
+            is always computed in double precision.
+
+    Example:
+        >>> post = bf.fit(model, y, training=bf.Training(order=10, optimizer=0.01), steps=100, progress=False)
+        >>> post.settings["order"], post.settings["learning_rate"]
+        (10, 0.01)
+    """
+
+    order: int | None = None
+    base: str | None = None
+    num_particles: int | None = None
+    optimizer: float | optax.GradientTransformation | None = None
+    precision: str | None = None
+
+    def __post_init__(self) -> None:
+        check_count("order", self.order, 1)
+        check_count("num_particles", self.num_particles, 1)
+        if self.precision is not None:  # the default would ask JAX for its devices
+            resolve_precision(self.precision)
+        if self.base is not None and self.base not in NOISES:
+            raise ArgumentError(f"base={self.base!r} is unknown: expected one of {', '.join(NOISES)} or None.")
+        rate = self.optimizer
+        is_rate = isinstance(rate, int | float) and not isinstance(rate, bool) and rate > 0
+        if rate is not None and not is_rate and not isinstance(rate, optax.GradientTransformation):
+            raise ArgumentError(
+                f"optimizer={rate!r}: expected a positive learning rate, an optax optimizer such as optax.adam(1e-2), "
+                "or None for the default."
+            )
+
+
+def as_training(training: Any) -> Training:
+    """Return options of a training; those by default where None was given."""
+    if training is not None and not isinstance(training, Training):
+        raise ArgumentError(
+            f"training={training!r}: expected options such as bf.Training(order=50), or None. An argument of the model "
+            "function with this name is passed by model_kwargs={'training': ...}."
+        )
+    return training or Training()
+
+
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """A checked set of choices.
+    """The options of a fit, checked and with their defaults.
 
     Without `steps`, training stops when the estimated KL divergence is below `tolerance`, whose default is known when
     the number of dimensions is (`in_dimension`); if that is None too, when the ELBO stops improving. `piece` is the
@@ -48,9 +100,7 @@ class Settings:
     component more of a mixture must gain `part_gain` nats. `checks` says how hard the verdict looks for mass elsewhere.
     """
 
-    family_name: str
     family: Family
-    variant: str
     order: int
     base: str
     steps: int | None
@@ -68,7 +118,7 @@ class Settings:
 
     def spec(self, dim: int) -> Spec:
         """Describe the flow for a posterior of `dim` dimensions."""
-        return Spec(dim=dim, order=self.order, noise=self.base, width=HIDDEN_WIDTH, variant=self.variant)
+        return Spec(dim=dim, order=self.order, noise=self.base, width=HIDDEN_WIDTH)
 
     def trains_by_score(self, flow: AbstractDistribution) -> bool:
         """Tell whether such a flow, or a mixture of such, is trained by path gradients: it must know its score."""
@@ -100,58 +150,49 @@ class Settings:
 
     def describe(self) -> dict[str, Any]:
         """Return the choices as JSON-able values, `tolerance` as `fit` takes it."""
-        skip = ("family", "optimizer", "family_name", "piece", "part_gain", "tolerance_given")
+        skip = ("family", "optimizer", "piece", "part_gain", "tolerance_given")
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in skip}
         tolerance = None if self.steps is not None else self.tolerance or 0.0
-        return {"family": self.family_name, **fields, "tolerance": tolerance, "checks": self.checks.name}
+        return {"family": self.family.name, **fields, "tolerance": tolerance, "checks": self.checks.name}
 
 
 def resolve_settings(
     *,
-    family,
-    order,
-    base,
-    steps,
-    num_particles,
-    restarts,
-    components,
-    optimizer,
-    precision,
-    tolerance=None,
-    checks="default",
+    family: Any = "bernstein",
+    steps: int | None = None,
+    tolerance: float | None = None,
+    restarts: int | None = None,
+    components: int | None = None,
+    checks: str = "default",
+    training: Training | None = None,
 ) -> Settings:
-    """Check what was given and fill in what was not."""
-    kind, variant = get_family(family)
-    family = given_name(family) if is_flowjax(family) else str(family)
-    if order is not None and kind.default_order is None:
-        raise ArgumentError(f"order={order!r}: the family {family!r} has no polynomial; leave order out.")
-    if base is not None and not kind.has_tails:
-        raise ArgumentError(f"base={base!r}: the family {family!r} has its own base noise; leave base out.")
-    if base is not None and base not in NOISES:
-        raise ArgumentError(f"base={base!r} is unknown: expected one of {', '.join(NOISES)} or None.")
+    """Check the options of a fit and fill in their defaults."""
+    kind, chosen = get_family(family), as_training(training)
+    if chosen.order is not None and kind.default_order is None:
+        raise ArgumentError(f"order={chosen.order!r}: the family {kind.name!r} has no polynomial; leave order out.")
+    if chosen.base is not None and not kind.has_tails:
+        raise ArgumentError(f"base={chosen.base!r}: the family {kind.name!r} has its own base noise; leave base out.")
     components = None if components is None else check_count("components", components, 1)
     usual = 4 * components if components is not None and components > 1 else 1
     restarts = max(check_count("restarts", restarts, usual), components or 1)
     if restarts > 1 and kind.one_start is not None:
         raise ArgumentError(
-            f"restarts={restarts}, components={components or 1}: the family {family!r} has one start only, since "
+            f"restarts={restarts}, components={components or 1}: the family {kind.name!r} has one start only, since "
             f"{kind.one_start}. Leave both out, or choose another family."
         )
-    transformation, learning_rate = _optimizer(optimizer, kind)
+    transformation, learning_rate = _optimizer(chosen.optimizer, kind)
     return Settings(
-        family_name=family,
         family=kind,
-        variant=variant,
-        order=check_count("order", order, kind.default_order or 1),
-        base=base or "normal",
+        order=chosen.order or kind.default_order or 1,
+        base=chosen.base or "normal",
         steps=None if steps is None and not kind.paper_recipe else check_count("steps", steps, 100_000),
-        num_particles=check_count("num_particles", num_particles, 10 if kind.paper_recipe else 32),
+        num_particles=chosen.num_particles or (10 if kind.paper_recipe else 32),
         restarts=restarts,
         components=components,
-        precision=resolve_precision(precision),
+        precision=resolve_precision(chosen.precision),
         optimizer=transformation,
         learning_rate=learning_rate,
-        tolerance=_tolerance(tolerance, steps, kind, family),
+        tolerance=_tolerance(tolerance, steps, kind),
         tolerance_given=tolerance is not None,
         checks=resolve_checks(checks),
     )
@@ -162,7 +203,7 @@ def default_tolerance(dim: int) -> float:
     return min(DEFAULT_TOLERANCE * max(1.0, dim / DEFAULT_TOLERANCE_DIM), MAX_DEFAULT_TOLERANCE)
 
 
-def _tolerance(tolerance: Any, steps: Any, family: Family, name: str) -> float | None:
+def _tolerance(tolerance: Any, steps: Any, family: Family) -> float | None:
     """Return the tolerance to train to, or None where something else ends the training."""
     if tolerance is None:
         return None if steps is not None or family.paper_recipe else DEFAULT_TOLERANCE
@@ -174,7 +215,9 @@ def _tolerance(tolerance: Any, steps: Any, family: Family, name: str) -> float |
     if steps is not None:
         raise ArgumentError(f"steps={steps!r}, tolerance={tolerance!r}: one of them ends the training; leave one out.")
     if family.paper_recipe:
-        raise ArgumentError(f"tolerance={tolerance!r}: the family {name!r} trains for a number of steps; give steps.")
+        raise ArgumentError(
+            f"tolerance={tolerance!r}: the family {family.name!r} trains for a number of steps; give steps."
+        )
     return float(tolerance) or None
 
 
@@ -187,16 +230,8 @@ def check_count(name: str, value: Any, default: int) -> int:
     return value
 
 
-def _optimizer(optimizer: Any, family: Family) -> tuple[optax.GradientTransformation, float | None]:
-    """Return the transformation and the peak learning rate, None where the user's optimiser has its own."""
-    default = RMSPROP if family.paper_recipe else ADAM, family.learning_rate
-    if optimizer is None:
-        return default
-    if isinstance(optimizer, int | float) and not isinstance(optimizer, bool) and optimizer > 0:
-        return default[0], float(optimizer)
-    if isinstance(optimizer, optax.GradientTransformation):
-        return optimizer, None
-    raise ArgumentError(
-        f"optimizer={optimizer!r}: expected a positive learning rate, an optax optimiser such as optax.adam(1e-2), or "
-        "None for the default."
-    )
+def _optimizer(chosen: Any, family: Family) -> tuple[optax.GradientTransformation, float | None]:
+    """Return the transformation and the peak learning rate, which is None if the optimizer has its own."""
+    if isinstance(chosen, optax.GradientTransformation):
+        return chosen, None
+    return RMSPROP if family.paper_recipe else ADAM, family.learning_rate if chosen is None else float(chosen)

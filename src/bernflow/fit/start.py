@@ -73,23 +73,23 @@ class Path(NamedTuple):
     sound: Bool[Array, ""]
     best: Gaussian
 
-    def gone_on(
+    def after_trial(
         self,
         trial: Float[Array, " p"],
         log_density: Float[Array, ""],
         usable: Bool[Array, ""],
-        there: Bool[Array, ""],
+        at_mode: Bool[Array, ""],
         sound: Bool[Array, ""],
         best: Gaussian,
     ) -> "Path":
-        """Return the path after a trial: there, if that is uphill, or here with more damping."""
+        """Accept the step to a trial point if it increases the density; otherwise raise the damping."""
         uphill = usable & (log_density > self.log_density)
         move = uphill & ~self.arrived
         return Path(
             jnp.where(move, trial, self.x),
             jnp.where(move, log_density, self.log_density),
             jnp.where(uphill, self.damping / 8.0, 4.0 * self.damping + 1e-3),
-            self.arrived | ~usable | there | (self.damping > 1e12),
+            self.arrived | ~usable | at_mode | (self.damping > 1e12),
             self.sound | sound,
             best,
         )
@@ -164,8 +164,8 @@ def _advance(target: Target, path: Path, z: Float[Array, "s p"], at_once: int) -
     better = usable & (elbo > path.best.elbo)
     offer = Gaussian(path.x, factor, elbo)
     best = jax.tree.map(lambda new, old: jnp.where(better, new, old), offer, path.best)
-    there = (promised < ARRIVED) & jnp.all(values > 0)
-    return path.gone_on(trial, log_density, usable, there, sound, best)
+    at_mode = (promised < ARRIVED) & jnp.all(values > 0)
+    return path.after_trial(trial, log_density, usable, at_mode, sound, best)
 
 
 def _look(target, x, loc, factor, log_det, z, at_once):

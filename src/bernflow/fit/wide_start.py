@@ -129,8 +129,8 @@ def _advance(target: Target, path: Path, tools: Tools, at_once: int) -> Path:
         elbo = _elbo(target, path.x, offered, tools.z, at_once)
         best = _better(best, Gaussian(path.x, offered, jnp.where(usable, elbo, -jnp.inf)))
     rounding = 4.0 * jnp.finfo(path.x.dtype).eps * jnp.abs(path.log_density)
-    there = (promised < jnp.maximum(ARRIVED, rounding)) & is_convex
-    return path.gone_on(trial, log_density, usable, there, sound, best)
+    at_mode = (promised < jnp.maximum(ARRIVED, rounding)) & is_convex
+    return path.after_trial(trial, log_density, usable, at_mode, sound, best)
 
 
 def _settle(target: Target, best: Gaussian, tools: Tools, key: Key[Array, ""], at_once: int) -> Gaussian:

@@ -1,7 +1,7 @@
-"""The named families: how each is built and trained, and how a saved one is rebuilt."""
+"""Families of flows: how each is built and trained, and how a saved one is rebuilt."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ from bernflow.flows.factors import BORDER, LowRankFactor, as_factor, unit_low_ra
 from bernflow.flows.gaussian import LocationScale
 from bernflow.flows.mixture import Mixture
 from bernflow.flows.noise import NOISES
-from bernflow.flows.paper import VARIANTS, PaperFlow
+from bernflow.flows.paper import PaperFlow
 from bernflow.flows.structure import Structure
 from bernflow.flows.structured import StructuredBernsteinFlow
 from bernflow.flows.views import views_from_json
@@ -42,25 +42,31 @@ class Spec:
         order: polynomial order M; ignored by families without a polynomial.
         noise: base noise of the Bernstein families.
         width: hidden units per layer of the conditioner.
-        variant: the ablation of the paper's family.
     """
 
     dim: int
     order: int
     noise: str
     width: int
-    variant: str = "f1"
 
 
 # A factor is a triangular matrix or, in very many dimensions, a `LowRankFactor`.
 Build = Callable[[Key[Array, ""], Spec, Float[Array, " p"], Any], AbstractFlow]
 
 
+def any_dim(dim: int) -> None:
+    """Accept any number of dimensions."""
+
+
 @dataclass(frozen=True)
 class Family:
-    """A named family.
+    """A family of flows, for `family=` of `bernflow.fit`: how a flow is built, and how it is trained.
+
+    The named families are the values of `bernflow.flows.FAMILIES`. `dataclasses.replace` makes a new family of one of
+    them, with a name of its own.
 
     Attributes:
+        name: its name in messages and in `Posterior.settings`.
         build: builds a flow from a key, a spec, and the location and factor of the start.
         default_order: default polynomial order, or None without a polynomial.
         has_tails: whether the support is the whole space and the tails can be refined.
@@ -73,16 +79,24 @@ class Family:
         compiled: whether it can be built inside jit.
         mixes: whether to fit a mixture automatically if one flow is not enough.
         learning_rate: peak of the schedule, or the constant learning rate of the paper's recipe.
+
+    Example:
+        >>> import dataclasses
+        >>> from bernflow.flows import FAMILIES
+        >>> plain = dataclasses.replace(FAMILIES["bernstein"], name="bernstein-plain-start", use_start=False)
+        >>> bf.fit(model, y, family=plain, steps=100, progress=False).settings["family"]
+        'bernstein-plain-start'
     """
 
+    name: str
     build: Build
-    default_order: int | None
+    default_order: int | None = None
     has_tails: bool = False
     paper_recipe: bool = False
     use_start: bool = True
     use_score: bool = True
     cover: bool = True
-    check: Callable[[int], None] = lambda dim: None
+    check: Callable[[int], None] = any_dim
     one_start: str | None = None
     compiled: bool = True
     mixes: bool = False
@@ -107,7 +121,8 @@ def _check_matrix(dim: int) -> None:
         )
 
 
-def _bernstein(key, spec, loc, factor, *, full_rank: bool = True, **structure: bool):
+def build_bernstein(key, spec, loc, factor, *, full_rank: bool = True, **structure: bool):
+    """Build the default flow; options leave out a part of it: the full-rank outer map, or see `BernsteinFlow`."""
     if spec.dim > MAX_DIM_FULL and not structure:
         outer = _correlated(loc, factor) if full_rank else _mean_field(loc, factor)
         return WideBernsteinFlow(key, outer, order=spec.order, width=spec.width, noise=spec.noise, context=MAX_CONTEXT)
@@ -116,11 +131,16 @@ def _bernstein(key, spec, loc, factor, *, full_rank: bool = True, **structure: b
     return BernsteinFlow(key, inner, order=spec.order, width=spec.width, noise=spec.noise, **structure)
 
 
+def build_paper(key, spec, loc, factor, **options: Any):
+    """Build the paper's flow; options are those of `PaperFlow`."""
+    return PaperFlow(key, spec.dim, order=spec.order, **options)
+
+
 def _rival(name: str) -> Family:
     """Return a flow of flowjax, trained by the paper's recipe."""
     return Family(
+        name,
         lambda key, spec, loc, factor: external.named_flow(key, name, spec.dim),
-        default_order=None,
         paper_recipe=True,
         learning_rate=PAPER_LEARNING_RATE,
         use_start=False,
@@ -132,22 +152,11 @@ def _rival(name: str) -> Family:
     )
 
 
-def _paper(key, spec, loc, factor):
-    variant, _, reach = spec.variant.partition("@")
-    start = {"start_range": float(reach)} if reach else {}
-    return PaperFlow(key, spec.dim, order=spec.order, variant=variant, **start)
-
-
-def _is_paper_variant(text: str) -> bool:
-    variant, at, reach = text.partition("@")
-    return variant in VARIANTS and (not at or reach.replace(".", "", 1).isdigit())
-
-
 def _flowjax_family(source: Any) -> Family:
     """Return the family of one of the user's flowjax objects, whose parameters are the start."""
     return Family(
+        external.given_name(source),
         lambda key, spec, loc, factor: external.given_flow(source),
-        default_order=None,
         use_start=False,
         check=lambda dim: external.check_given(source, dim),
         one_start="all restarts would begin with the same given flow",
@@ -158,58 +167,58 @@ def _flowjax_family(source: Any) -> Family:
 
 
 FAMILIES: dict[str, Family] = {
-    "bernstein": Family(_bernstein, default_order=20, has_tails=True, mixes=True),
-    "bernstein-meanfield": Family(
-        partial(_bernstein, full_rank=False, conditional=False), default_order=20, has_tails=True
-    ),
-    "bernstein-paper": Family(
-        _paper,
-        default_order=50,
-        paper_recipe=True,
-        learning_rate=PAPER_LEARNING_RATE,
-        use_start=False,
-    ),
-    "gaussian": Family(lambda key, spec, loc, factor: LocationScale(_mean_field(loc, factor)), default_order=None),
-    "gaussian-fullrank": Family(
-        lambda key, spec, loc, factor: LocationScale(TriangularAffine(loc, as_factor(factor).matrix())),
-        default_order=None,
-        check=_check_matrix,
-    ),
-    "student-t": Family(
-        lambda key, spec, loc, factor: LocationScale(_mean_field(loc, factor), STUDENT_DEGREES_OF_FREEDOM),
-        default_order=None,
-    ),
-    **{name: _rival(name) for name in external.NAMES},
-}
-
-_DEFAULT = replace(FAMILIES["bernstein"], mixes=False)
-# The default without one of its parts, to measure the effect of that part. `cover` needs path gradients.
-ABLATIONS: dict[str, Family] = {
-    "no-outer": replace(_DEFAULT, build=partial(_bernstein, full_rank=False)),
-    "no-skip": replace(_DEFAULT, build=partial(_bernstein, skip=False)),
-    "no-tails": replace(_DEFAULT, build=partial(_bernstein, bounded=True)),
-    "no-start": replace(_DEFAULT, use_start=False),
-    "no-score": replace(_DEFAULT, use_score=False, cover=False),
-    "no-cover": replace(_DEFAULT, cover=False),
+    family.name: family
+    for family in (
+        Family("bernstein", build_bernstein, default_order=20, has_tails=True, mixes=True),
+        Family(
+            "bernstein-meanfield",
+            partial(build_bernstein, full_rank=False, conditional=False),
+            default_order=20,
+            has_tails=True,
+        ),
+        Family(
+            "bernstein-paper",
+            build_paper,
+            default_order=50,
+            paper_recipe=True,
+            learning_rate=PAPER_LEARNING_RATE,
+            use_start=False,
+        ),
+        Family("gaussian", lambda key, spec, loc, factor: LocationScale(_mean_field(loc, factor))),
+        Family(
+            "gaussian-fullrank",
+            lambda key, spec, loc, factor: LocationScale(TriangularAffine(loc, as_factor(factor).matrix())),
+            check=_check_matrix,
+        ),
+        Family(
+            "student-t",
+            lambda key, spec, loc, factor: LocationScale(_mean_field(loc, factor), STUDENT_DEGREES_OF_FREEDOM),
+        ),
+        *map(_rival, external.NAMES),
+    )
 }
 
 
-def get_family(name: Any) -> tuple[Family, str]:
-    """Look up a family; ablations are written after a colon: `bernstein-paper:f2`, `bernstein:no-skip`.
-
-    The paper does not specify the initial range of the polynomials: `bernstein-paper:f1@3` starts them on [-3, 3]
-    instead of [-10, 10]. A distribution or bijection of flowjax is its own family.
-    """
-    if external.is_flowjax(name):
-        return _flowjax_family(name), VARIANTS[0]
-    base, _, variant = str(name).partition(":")
-    if base == "bernstein" and variant in ABLATIONS:
-        return ABLATIONS[variant], variant
-    known = base in FAMILIES and (not variant or (base == "bernstein-paper" and _is_paper_variant(variant)))
-    if not known:
-        variants = [*(f"bernstein-paper:{v}" for v in VARIANTS[1:]), *(f"bernstein:{v}" for v in ABLATIONS)]
-        raise ArgumentError(f"family={name!r} is unknown: expected one of {', '.join([*FAMILIES, *variants])}.")
-    return FAMILIES[base], variant or VARIANTS[0]
+def get_family(family: Any) -> Family:
+    """Return a family by its name, or as it was given: a `Family`, or a distribution or bijection of flowjax."""
+    if isinstance(family, Family):
+        if FAMILIES.get(family.name, family) is not family:
+            raise ArgumentError(
+                f"family: its name {family.name!r} is that of another family: expected a name of its own, as by "
+                "dataclasses.replace(family, name='mine')."
+            )
+        return family
+    if external.is_flowjax(family):
+        return _flowjax_family(family)
+    if isinstance(family, str) and family in FAMILIES:
+        return FAMILIES[family]
+    message = f"family={family!r} is unknown: expected one of {', '.join(FAMILIES)}, a bf.Family, or a flow of flowjax."
+    if isinstance(family, str) and family.partition(":")[0] in FAMILIES:
+        message += (
+            " Options of a family are no longer written after a colon: give a bf.Family. Those of the experiments are "
+            "in benchmarks/families.py of the repository."
+        )
+    raise ArgumentError(message)
 
 
 def build(recipe: dict[str, Any]) -> AbstractDistribution:

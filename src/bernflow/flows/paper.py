@@ -17,7 +17,6 @@ from bernflow.flows.base import LOG_2PI, AbstractFlow, normal_log_prob
 from bernflow.flows.bernstein import basis_from_logs, increments, inverse_increments, invert_increasing, polynomial
 from bernflow.flows.conditioner import MaskedNetwork
 
-VARIANTS = ("f1", "f2", "f3")
 # The truncated normal of the appendix.
 LOCATION, SCALE, BOUND = 0.5, 0.15, 1e-4
 # The polynomials start as a straight line from -START_RANGE to START_RANGE.

@@ -11,6 +11,7 @@ from tqdm.auto import tqdm
 from bernflow.errors import ArgumentError
 from bernflow.many.kept import ResultFolder
 from bernflow.many.pool import Failure, Pool
+from bernflow.moved import moved
 from bernflow.posterior import Posterior
 from bernflow.watched import is_watched
 
@@ -55,12 +56,13 @@ class FitResult:
         return self.value
 
 
+@moved("bf.map_fits", {"folder": "resume={value}"})
 def map_fits(
     function: Callable[[Any], Any],
     cases: Mapping[str, Any] | Iterable[Any],
     *,
     executor: Executor | None = None,
-    folder: str | PathLike | None = None,
+    resume: str | PathLike | None = None,
     progress: bool = True,
 ) -> Iterator[FitResult]:
     """Call a function for every case, and yield the results as they are completed.
@@ -73,7 +75,7 @@ def map_fits(
         cases: arguments of the function, by name; a list is numbered from 0.
         executor: a `concurrent.futures.Executor`, or any object with such a `submit`: a process pool, the executor of a
             Dask client, of Ray, or of submitit for Slurm. It is not shut down. None runs the cases sequentially here.
-        folder: cache every result in a file; a later call with the same function and cases computes only missing and
+        resume: a folder for the results; a later call with the same function and cases computes only missing and
             failed ones. Results of another function, or of a changed case, raise an error. A cached posterior has no
             model, see `bernflow.load`; if it needs its model, return a dict.
         progress: show a progress bar, in terminals and notebooks.
@@ -103,7 +105,7 @@ def map_fits(
     wrong = [name for name in named if not isinstance(name, str)]
     if wrong:
         raise ArgumentError(f"map_fits: the name {wrong[0]!r} of a case is not a string: expected one such as 'wide'.")
-    kept = None if folder is None else ResultFolder(folder, function, named)
+    kept = None if resume is None else ResultFolder(resume, function, named)
     return _results(function, named, executor, kept, progress)
 
 

@@ -16,7 +16,7 @@ from bernflow.posterior import Posterior
 from bernflow.posterior.container import Kind, read_container, write_container
 from bernflow.sealed import checksum_of, read_sealed, sealed_text
 
-KIND = Kind("bernflow-result", 1, "a kept result", "bf.map_fits(folder=...)", "delete it, and it is made again")
+KIND = Kind("bernflow-result", 1, "a kept result", "bf.map_fits(resume=...)", "delete it, and it is made again")
 POSTERIOR, VALUES, NOTE = "bernflow", "npz", "json"
 MAX_NAME = 100
 
@@ -34,7 +34,7 @@ class ResultFolder:
         try:
             self._folder = ensure_writable(folder)
         except (OSError, TypeError, ValueError) as error:
-            raise ArgumentError(f"folder={folder!r} cannot be written to ({error}): choose another one.") from error
+            raise ArgumentError(f"resume={folder!r} cannot be written to ({error}): choose another one.") from error
         self._identities = {name: fingerprint((function, case)) for name, case in cases.items()}
         self._files = {name: _file_name(name) for name in cases}
         self._warned = False
@@ -55,7 +55,7 @@ class ResultFolder:
             return None
         if identity != self._identities[name]:
             raise ArgumentError(
-                f"folder: {note} belongs to another function or another case {name!r}: expected the same as now. "
+                f"resume: {note} belongs to another function or another case {name!r}: expected the same as now. "
                 "Choose another folder, or delete that file to compute it again."
             )
         try:

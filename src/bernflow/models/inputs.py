@@ -172,8 +172,9 @@ def compiled_code() -> Iterator[None]:
         lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
         if "RESOURCE_EXHAUSTED" in lines[0]:
             raise ModelError(
-                f"The fit needs more memory than is available: {lines[0]}\nUse minibatches (batch_size=), fewer draws "
-                "per step (num_particles=), fewer restarts, or precision='float32'."
+                f"The fit needs more memory than is available: {lines[0]}\nUse minibatches (batch_size=), fewer "
+                "restarts, or fewer draws per step in single precision: training=bf.Training(num_particles=8, "
+                "precision='float32')."
             ) from error
         raise ModelError(
             f"The model failed while it was computed: {lines[-1]}\nThat is the last line of the error shown above. "

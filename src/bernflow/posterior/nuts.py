@@ -174,8 +174,7 @@ def _usable_flow(distribution: AbstractDistribution) -> AbstractFlow:
     if isinstance(distribution, PaperFlow) or getattr(distribution, "bounded", False) or _is_bounded(distribution):
         raise ArgumentError(
             "to_nuts() needs a flow onto the whole space, and this one has a bounded range, outside which NUTS would "
-            "never draw. Fit a family without bounds, such as 'bernstein' (bernstein-paper and bernstein:no-tails are "
-            "bounded by their sigmoid)."
+            "never draw. Fit a family without bounds, such as 'bernstein' (bernstein-paper is bounded by its sigmoid)."
         )
     return distribution
 

@@ -13,6 +13,7 @@ from bernflow.errors import ArgumentError
 from bernflow.flows.mixture import Mixture
 from bernflow.keys import as_key
 from bernflow.models.columns import with_arrays
+from bernflow.moved import INTO_TRAINING, moved
 from bernflow.posterior import display, sampling, tables
 from bernflow.posterior.arguments import check_count, check_theta
 from bernflow.posterior.drawing import difference, draw, need_model
@@ -288,14 +289,19 @@ class Posterior(PosteriorParts):
         """
         return as_installed(export(self, num, key, weighted, log_likelihood, predictive, prior), kind)
 
-    def refine(self, steps: int | None = None, **kwargs: Any) -> "Posterior":
+    @moved("refine", {"optimizer": INTO_TRAINING["optimizer"]})
+    def refine(
+        self, steps: int | None = None, *, key: Any = 3, training: Any = None, progress: bool = True
+    ) -> "Posterior":
         """Continue training and return the new posterior.
 
         A message states first whether the ELBO was still rising. The status of the new posterior reports the gain.
 
         Args:
             steps: number of steps; if None, train until the ELBO has not improved for 1,000 steps.
-            **kwargs: `key`, `optimizer` and `progress`, as for `bernflow.fit`.
+            key: integer seed or `jax.random.key`.
+            training: a `bernflow.Training` with another `optimizer` or `num_particles` than those of the fit.
+            progress: show a progress bar, in terminals and notebooks.
 
         Example:
             >>> post.refine(steps=100, progress=False).diagnostics.verdict
@@ -304,7 +310,7 @@ class Posterior(PosteriorParts):
         need_model(self, "refine")
         if self._refiner is None:
             raise ArgumentError("refine() needs a posterior made by bf.fit or bf.load(path, model=...).")
-        return self._refiner(self, steps=steps, **kwargs)
+        return self._refiner(self, steps=steps, key=key, training=training, progress=progress)
 
     def to_nuts(
         self,

@@ -38,7 +38,6 @@ from bernflow.report.wording import (
 from bernflow.versions import version_of
 
 TITLE = "Posterior report"
-PAPER_FAMILY = "bernstein-paper"
 # Longer tables are slow on a phone.
 MAX_ROWS = 2000
 MAX_NAMES = 6
@@ -209,8 +208,6 @@ def _settings_tables(material: Material) -> list[Table]:
     """Describe the settings, the time and the versions of the fit."""
     settings = dict(material.settings)
     fitted_by = settings.pop("versions", {})
-    if settings.get("family") != PAPER_FAMILY:
-        settings.pop("variant", None)  # other families have none
     rows = [(name, text) for key, value in settings.items() for name, text in [words_of_setting(key, value)] if text]
     seconds, steps = settings.get("wall_seconds"), settings.get("steps")
     if isinstance(seconds, int | float) and isinstance(steps, int) and seconds > 0:

@@ -35,7 +35,6 @@ WORDS = {
 }
 SETTING_LABELS = {
     "family": "Family",
-    "variant": "Variant",
     "order": "Order of the polynomials",
     "base": "Base noise",
     "steps": "Training steps",

@@ -10,7 +10,8 @@ from bernflow.keys import as_key
 from bernflow.precision import use_precision
 from bernflow.semistructured.effects import Vector, last_layers, sites_of
 from bernflow.semistructured.features import evaluate_features
-from bernflow.semistructured.fitting import Effects, Problem, Trained
+from bernflow.semistructured.fitting import Problem, Trained
+from bernflow.semistructured.inference import Effects
 from bernflow.semistructured.prediction import Draws, Inputs
 
 

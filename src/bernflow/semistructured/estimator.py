@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 import optax
+from jaxtyping import Array, Key
 
 from bernflow.errors import ArgumentError, BernflowError
 from bernflow.fingerprint import fingerprint
-from bernflow.fit.settings import check_count, resolve_settings
+from bernflow.fit.settings import Training, check_count, resolve_settings
 from bernflow.keys import as_key
 from bernflow.models.network import Network, check_output
+from bernflow.moved import moved
 from bernflow.posterior import Posterior
 from bernflow.precision import resolve_precision, use_precision
 from bernflow.semistructured import prediction
@@ -21,22 +23,22 @@ from bernflow.semistructured.checkpoint import open_folder
 from bernflow.semistructured.design import Design, read_formula
 from bernflow.semistructured.drawing import draw_by_network
 from bernflow.semistructured.fitting import (
-    Effects,
     Options,
     Problem,
     Trained,
     begin_theta,
     choose_optimizer,
     default_batch_size,
-    infer,
     pose,
     scale_outcome,
     train_networks,
 )
+from bernflow.semistructured.inference import Effects, infer
 from bernflow.semistructured.members import NetworkSource, missing_network
 from bernflow.semistructured.outcomes import check_network_output, check_outcome, check_prior, describe_prior
 from bernflow.semistructured.parameters import Parameters
 from bernflow.semistructured.rows import check_data, check_groups, check_rows, check_valid, take_column
+from bernflow.semistructured.runs import Data
 from bernflow.semistructured.tables import by_coefficient, tabulate
 
 if TYPE_CHECKING:
@@ -114,17 +116,7 @@ class SemiStructured(Parameters):
         self.precision, self.images = precision, images
         self._formula = read_formula(formula)
         check_prior(prior)
-        resolve_settings(
-            family=family,
-            order=None,
-            base=None,
-            steps=None,
-            num_particles=None,
-            restarts=None,
-            components=1,
-            optimizer=None,
-            precision=precision,
-        )
+        resolve_settings(family=family, training=Training(precision=precision))
         self._source = NetworkSource(network, augment)
         self._problem: Problem | None = None
         self._trained: list[Trained] = []
@@ -132,6 +124,7 @@ class SemiStructured(Parameters):
         # Networks trained in a call whose later steps failed, by the arguments on which they depend.
         self._left: tuple[str, list[Trained], bool] | None = None
 
+    @moved("fit", {"learning_rate": "optimizer={value}"})
     def fit(
         self,
         table: Any,
@@ -142,8 +135,7 @@ class SemiStructured(Parameters):
         epochs: int = 20,
         batch_size: int | None = None,
         key: Any = 0,
-        learning_rate: float = 1e-3,
-        optimizer: optax.GradientTransformation | None = None,
+        optimizer: float | optax.GradientTransformation = 1e-3,
         patience: int | None = None,
         groups: Any = None,
         resume: Any = None,
@@ -162,21 +154,18 @@ class SemiStructured(Parameters):
             epochs: passes over the rows.
             batch_size: rows per step (default 256; with few rows, enough for 32 steps per epoch, and at least 32).
             key: integer seed or `jax.random.key`; the same call gives the same result.
-            learning_rate: peak learning rate of the weights, which are trained by Adam; it warms up and decays.
-            optimizer: an optax optimizer of the weights with its own rate, instead of Adam; its updates still warm up
-                and decay. It minimizes minus the mean log likelihood of a batch.
-            patience: stop after this number of epochs without a better log score.
-            groups: (N,), for instance the patient or hospital of every row: rows of one group stay in one fold.
-            resume: folder in which the training is saved after every epoch; the same call continues from there.
+            optimizer: the peak learning rate of the weights, which are trained by Adam, or an optax optimizer with its
+                own rate. Both warm up and decay, and minimize minus the mean log likelihood of a batch.
+            patience: stop after so many epochs without a better log score.
+            groups: (N,), the patient or hospital of every row, say: rows of one group stay in one fold.
+            resume: folder in which the training is saved after every epoch; a second call with the same arguments and
+                the same folder goes on from there, even if the first one was killed.
             progress: show progress bars, in terminals and notebooks.
         """
         table, images, y = self._split(table, images, y, "fit")
-        check_count("epochs", epochs, 1)
-        if batch_size is not None:
-            check_count("batch_size", batch_size, 1)
-        if patience is not None:
-            check_count("patience", patience, 1)
-        transformation, rate = choose_optimizer(optimizer, learning_rate)
+        for name, value in (("epochs", epochs), ("batch_size", batch_size), ("patience", patience)):
+            check_count(name, value, 1)
+        transformation, rate = choose_optimizer(optimizer)
         design = Design(self._formula, table, has_cutpoints=self.outcome == "ordinal")
         data = check_data(self.outcome, design, table, images, y, None)
         num_classes = int(data.y.max()) + 1 if self.outcome in ("ordinal", "categorical") else 2
@@ -187,7 +176,37 @@ class SemiStructured(Parameters):
         problem = pose(design, self.outcome, data, num_classes, self.prior, self.networks, seed, checked_groups)
         precision = resolve_precision(self.precision)
         batch_size = batch_size or default_batch_size(len(data.y), self.networks)
-        arguments = {
+        identity = {
+            **self._describe(design, data, checked_valid, checked_groups),
+            "code": fingerprint((self.prior, self._source, transformation)),
+            "precision": precision,
+            "epochs": epochs,
+            "batch_size": batch_size,
+            "learning_rate": rate,
+            "patience": patience,
+            "seed": seed,
+        }
+        folder = None if resume is None else open_folder(resume)
+        options = Options(epochs, batch_size, transformation, rate, patience, folder, progress, identity)
+        with use_precision("float64"):
+            theta = begin_theta(problem)
+        if self._left is None or self._left[0] != fingerprint(identity):
+            with use_precision(precision):
+                shape = check_output(self._source(network_key), data.images)
+                check_network_output(self.outcome, shape, num_classes)
+                own = None if checked_valid is None else scale_outcome(checked_valid, problem)
+                left = train_networks(problem, self._source, own, network_key, options, theta)
+            self._left = (fingerprint(identity), *left)
+        self._trained, self._effects = self._infer(problem, theta, flow_key, precision, progress)
+        self._left = None
+        rows = {"x": problem.data.x[:0], "images": problem.data.images[:1], "y": problem.data.y[:0]}
+        # Images that are not needed any more are released.
+        self._problem = problem._replace(data=problem.data._replace(**rows), y=problem.y[:0])
+        return self
+
+    def _describe(self, design: Design, data: Data, valid: Data | None, groups: np.ndarray | None) -> dict[str, Any]:
+        """Return the model and its data as JSON values, by which a checkpoint knows its fit."""
+        return {
             "formula": self.formula,
             "columns": list(design.names),
             "outcome": self.outcome,
@@ -195,45 +214,24 @@ class SemiStructured(Parameters):
             "networks": self.networks,
             "rows": len(data.y),
             "data": fingerprint(tuple(data)),
-            "valid": None if checked_valid is None else fingerprint(tuple(checked_valid)),
-            "groups": None if checked_groups is None else fingerprint(checked_groups),
-            "code": fingerprint((self.prior, self._source, optimizer)),
-            "precision": precision,
-            "epochs": epochs,
-            "batch_size": batch_size,
-            "learning_rate": learning_rate,
-            "patience": patience,
-            "seed": seed,
+            "valid": None if valid is None else fingerprint(tuple(valid)),
+            "groups": None if groups is None else fingerprint(groups),
         }
-        folder = None if resume is None else open_folder(resume)
-        with use_precision("float64"):
-            theta = begin_theta(problem)
-        identity = fingerprint(arguments)
-        if self._left is not None and self._left[0] == identity:
-            _, trained, interrupted = self._left
-        else:
-            options = Options(epochs, batch_size, transformation, rate, patience, folder, progress)
-            with use_precision(precision):
-                shape = check_output(self._source(network_key), data.images)
-                check_network_output(self.outcome, shape, num_classes)
-                own = None if checked_valid is None else scale_outcome(checked_valid, problem)
-                trained, interrupted = train_networks(
-                    problem, self._source, own, network_key, options, arguments, theta
-                )
-            self._left = (identity, trained, interrupted)
+
+    def _infer(
+        self, problem: Problem, theta: np.ndarray, key: Key[Array, ""], precision: str, progress: bool
+    ) -> tuple[list[Trained], Effects]:
+        """Return the networks that were trained, and the posterior of the effects given them."""
+        assert self._left is not None
+        _, trained, interrupted = self._left
+        options = {"interrupted": interrupted, "family": self.family, "progress": progress}
         try:
-            effects = infer(problem, trained, interrupted, theta, flow_key, precision, self.family, progress)
+            return trained, infer(problem, trained, theta, key, precision, **options)
         except Exception as error:
             raise BernflowError(
                 f"The networks are trained, but the posterior of the effects failed ({type(error).__name__}: {error}). "
                 "The trained networks are kept: call fit again with the same arguments to repeat the last step alone."
             ) from error
-        self._left = None
-        rows = {"x": problem.data.x[:0], "images": problem.data.images[:1], "y": problem.data.y[:0]}
-        # Release images that are no longer needed.
-        self._problem = problem._replace(data=problem.data._replace(**rows), y=problem.y[:0])
-        self._trained, self._effects = trained, effects
-        return self
 
     @property
     def posterior(self) -> Posterior:

@@ -1,4 +1,4 @@
-"""Train networks on checked rows, and compute the posterior of the effects from them."""
+"""From checked rows to trained networks."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,44 +10,30 @@ import optax
 from jaxtyping import Array, Key
 
 from bernflow.errors import ArgumentError
-from bernflow.fit.api import fit
 from bernflow.models.network import Network
-from bernflow.posterior import Posterior
-from bernflow.precision import float_dtype, use_precision
+from bernflow.precision import float_dtype
 from bernflow.semistructured.checkpoint import Checkpoint
 from bernflow.semistructured.crossfit import (
-    Layers,
-    agreement,
-    dispersion,
-    image_variance,
     solve_folds_compiled,
     split_rows,
-    stack_folds,
 )
 from bernflow.semistructured.design import Design
-from bernflow.semistructured.effects import Units, Vector, find_units, make_model, normal_prior, sites_of
-from bernflow.semistructured.features import evaluate_features, find_last_layer
-from bernflow.semistructured.lastlayer import Gaussian, Kind
+from bernflow.semistructured.effects import Units, Vector, find_units, normal_prior, sites_of
+from bernflow.semistructured.lastlayer import Kind
 from bernflow.semistructured.likelihoods import num_extra, num_predictors
 from bernflow.semistructured.members import NetworkSource
 from bernflow.semistructured.outcomes import make_prior, unit_of
 from bernflow.semistructured.runs import Data, Run, Source, train_all
-from bernflow.semistructured.tables import describe_priors
 from bernflow.semistructured.training import WEIGHTS_OPTIMIZER, Kept, Objective
-from bernflow.semistructured.verdict import Evidence, attenuation, find, judge_effects
 
-# Outcomes with a logit link, for which an omitted predictor biases the effects of others toward zero.
-LOGITS = ("bernoulli", "ordinal", "categorical")
-# Posterior draws behind tables and predictions.
-NUM_DRAWS = 4000
-# Largest and smallest number of rows of a batch; in between, an epoch has 32 steps.
+# Batches have at most so many rows, and at least so many; between, an epoch has 32 steps.
 MAX_BATCH, MIN_BATCH, STEPS = 256, 32, 32
 # After every epoch a network is scored on rows of its fold: an eighth as many as it is trained on, and at least 500.
 MIN_HELD, HELD_SHARE = 500, 8
 
 
 class Options(NamedTuple):
-    """How networks are trained; see `SemiStructured.fit`."""
+    """How networks are trained; see `SemiStructured.fit`. The identity is all that their training depends on."""
 
     epochs: int
     batch_size: int
@@ -56,6 +42,7 @@ class Options(NamedTuple):
     patience: int | None
     folder: Path | None
     progress: bool
+    identity: dict[str, Any]
 
 
 class Problem(NamedTuple):
@@ -97,28 +84,6 @@ class Trained(NamedTuple):
     middle: Kept | None
     history: dict[str, np.ndarray]
     best_epoch: int
-
-
-class Effects(NamedTuple):
-    """The results of a fit that tables and predictions need.
-
-    Attributes:
-        posterior: of the effects, in the user's units.
-        found: the standardized regression.
-        layers: maps output and features to columns of the regression.
-        last: index of the array of weights that is the last layer.
-        findings: reasons to doubt the intervals.
-        priors: in words.
-        draws: of all parameters, and of the intercept.
-    """
-
-    posterior: Posterior
-    found: Gaussian
-    layers: Layers
-    last: int | None
-    findings: list[str]
-    priors: dict[str, dict[str, str]]
-    draws: dict[str, np.ndarray]
 
 
 def pose(
@@ -182,7 +147,6 @@ def train_networks(
     valid: Data | None,
     key: Key[Array, ""],
     options: Options,
-    arguments: dict[str, Any],
     theta: np.ndarray,
 ) -> tuple[list[Trained], bool]:
     """Train one network per fold on the rows of the others; return them, and whether Ctrl-C ended the training."""
@@ -197,7 +161,7 @@ def train_networks(
         checkpoint = None
         if options.folder is not None:
             number_of = {"network": number, "key": np.asarray(jax.random.key_data(own)).ravel().tolist()}
-            checkpoint = Checkpoint(options.folder / f"network-{number}.npz", arguments | number_of)
+            checkpoint = Checkpoint(options.folder / f"network-{number}.npz", options.identity | number_of)
         run = Run(
             objective,
             tuple(jnp.asarray(part, dtype) for part in problem.prior),  # type: ignore[arg-type]
@@ -229,133 +193,17 @@ def _held(problem: Problem, number: int, key: Key[Array, ""], dtype: Any) -> Dat
     return Data(problem.data.x[chosen].astype(dtype), problem.data.images[chosen], problem.data.y[chosen].astype(dtype))
 
 
-def infer(
-    problem: Problem,
-    trained: list[Trained],
-    interrupted: bool,
-    theta: np.ndarray,
-    key: Key[Array, ""],
-    precision: str,
-    family: Any,
-    progress: bool,
-) -> Effects:
-    """Compute the posterior of the effects from networks that have not seen the rows, and reasons to doubt it."""
-    rows, weight = stack_folds(problem.fold, problem.num_folds)
-    with use_precision(precision):
-        first = trained[0]
-        last = find_last_layer(first.network.with_weights(*first.best[:2]), problem.data.images)
-        end = [_outputs(one.network, one.best, problem, rows[k], last) for k, one in enumerate(trained)]
-        others = [
-            _outputs(two.network, two.best, problem, rows[k], None)[0]
-            for k, two in enumerate([*trained[1:], trained[0]])
-        ]
-        middle = None
-        if all(one.middle is not None for one in trained):
-            middle = [_outputs(one.network, one.middle, problem, rows[k], last) for k, one in enumerate(trained)]
-    with use_precision("float64"):
-        x, y = problem.data.x[rows], problem.data.y[rows].astype(float)
-
-        def solved(parts: list[tuple], which: slice = slice(None)) -> tuple:
-            out, features = (np.stack([part[i] for part in parts]).astype(float) for i in (0, 1))
-            given = (x[which], problem.has_level, out[which], features[which], y[which], weight[which])
-            return solve_folds_compiled(*given, problem.kind, problem.prior, theta)
-
-        found, layers, layer, stacked = solved(end)
-        num = len(problem.design.names) * problem.kind.num_predictors
-        summary = _summary(found, num)
-        by_fold = [_summary(solved(end, slice(k, k + 1))[0], num) for k in range(problem.num_folds)]
-        before = None if middle is None else _summary(solved(middle)[0], num)[0]
-        said = np.asarray(stacked.z)[..., problem.kind.num_predictors :]
-        shown = _shown(x[..., : len(problem.design.names)], said, weight)
-        agreed = 1.0
-        if problem.kind.outcome in LOGITS:
-            own = np.stack([part[0][..., 0] for part in end])
-            agreed = float(agreement(own, np.stack([part[..., 0] for part in others]), weight))
-        excess = dispersion(stacked, problem.kind, found)
-        missing = attenuation(agreed, float(image_variance(stacked, problem.kind, found)))
-        model = make_model(
-            problem.design, problem.kind, problem.units, problem.priors, found, layer, stacked, problem.y[rows]
-        )
-    rise, rise_se = None, 0.0
-    if middle is not None:
-        rises = np.concatenate([(a[2] - b[2])[w > 0] for a, b, w in zip(end, middle, weight, strict=True)])
-        rise, rise_se = float(np.mean(rises)), float(np.std(rises) / len(rises) ** 0.5)
-    d = problem.kind.num_predictors
-    evidence = Evidence(
-        names=tuple(name for name in problem.design.names for _ in range(d)),
-        effect=summary[0],
-        sd=summary[1],
-        before=before,
-        by_fold=np.stack([each[0] for each in by_fold]),
-        by_fold_sd=np.stack([each[1] for each in by_fold]),
-        rise=rise,
-        rise_se=rise_se,
-        shown=np.repeat(shown, d),
-        agreement=agreed,
-        attenuation=missing,
-        dispersion=(float(excess[0]), float(excess[1])),
-        has_features=last is not None,
-        interrupted=interrupted,
-    )
-    findings = find(evidence)
-    posterior = fit(model, key=key, family=family, progress=progress)
-    # Importance weights are used if the fit given the networks needs them, whatever the verdict on the effects.
-    draws = posterior.draws(NUM_DRAWS)
-    posterior.diagnostics = judge_effects(posterior.diagnostics, findings)
-    found, layers = jax.tree.map(np.asarray, (found, layers))
-    priors = describe_priors(problem.design, problem.priors, problem.units.unit)
-    return Effects(posterior, found, layers, last, findings, priors, draws)
-
-
-def _outputs(network: Network, kept: Any, problem: Problem, rows: np.ndarray, last: int | None) -> tuple:
-    """Return output and features of a frozen network on rows, and the score of each."""
-    frozen = network.with_weights(kept.weights, kept.state)
-    out, features = evaluate_features(frozen, problem.data.images[rows], last)
-    objective = Objective(network.apply, problem.kind, WEIGHTS_OPTIMIZER, 0.0, 1)
-    theta = jnp.asarray(kept.theta)
-    scores = objective.scores(
-        jnp.asarray(out, theta.dtype),
-        theta,
-        jnp.asarray(problem.data.x[rows], theta.dtype),
-        jnp.asarray(problem.data.y[rows], theta.dtype),
-    )
-    return out, features, np.asarray(scores, float)
-
-
-def _summary(found: Gaussian, num: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return estimates and standard deviations of the standardized effects."""
-    theta, covariance = map(np.asarray, found.marginal())
-    return theta[:num], np.sqrt(np.diagonal(covariance))[:num]
-
-
-def _shown(x: np.ndarray, said: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Return the squared correlation of the columns with their predictions by the networks."""
-    p, real = x.shape[-1], weight > 0
-    if not said.shape[-1]:
-        return np.zeros(p)
-    shares = np.zeros(p)
-    for own, columns, mask in zip(said, x, real, strict=True):
-        a, b = columns[mask], own[mask][:, :p]
-        a, b = a - a.mean(0), b - b.mean(0)
-        size = np.sqrt((a**2).sum(0) * (b**2).sum(0))
-        shares += (np.abs((a * b).sum(0)) / np.maximum(size, 1e-12)) ** 2 / len(x)
-    return shares
-
-
 def scale_outcome(valid: Data, problem: Problem) -> Data:
     """Return validation rows with the outcome in the units of the regression."""
     return valid._replace(y=(valid.y.astype(float) - problem.units.origin) / problem.units.unit)
 
 
-def choose_optimizer(optimizer: Any, learning_rate: Any) -> tuple[optax.GradientTransformation, float]:
-    """Return the optimizer of the weights and its peak rate; raise if they are invalid."""
-    if isinstance(learning_rate, bool) or not isinstance(learning_rate, int | float) or not learning_rate > 0:
-        raise ArgumentError(f"learning_rate={learning_rate!r}: expected a positive number.")
-    if optimizer is None:
-        return WEIGHTS_OPTIMIZER, float(learning_rate)
+def choose_optimizer(optimizer: Any) -> tuple[optax.GradientTransformation, float]:
+    """Return the optimizer of the weights and its peak rate, or say what is wrong with them."""
     if isinstance(optimizer, optax.GradientTransformation):
         return optimizer, 1.0
+    if isinstance(optimizer, int | float) and not isinstance(optimizer, bool) and optimizer > 0:
+        return WEIGHTS_OPTIMIZER, float(optimizer)
     raise ArgumentError(
-        f"optimizer={optimizer!r}: expected an optax optimizer such as optax.adamw(1e-3), or None for Adam with "
-        "learning_rate."
+        f"optimizer={optimizer!r}: expected a positive learning rate or an optax optimizer such as optax.adamw(1e-3)."
     )

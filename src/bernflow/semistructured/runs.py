@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Int, Key
 from tqdm.auto import tqdm
 
-from bernflow.fit.train.batches import Batches
+from bernflow.fit.batches.rows import Batches
 from bernflow.fit.train.interruption import Interruption
 from bernflow.fit.train.scan import network_steps_at_once
 from bernflow.models.network import BLOCK_SIZE, Network

@@ -20,7 +20,8 @@ from bernflow.semistructured.crossfit import Layers
 from bernflow.semistructured.design import Design, read_formula
 from bernflow.semistructured.effects import find_units
 from bernflow.semistructured.features import Reduction
-from bernflow.semistructured.fitting import Effects, Problem, Trained
+from bernflow.semistructured.fitting import Problem, Trained
+from bernflow.semistructured.inference import Effects
 from bernflow.semistructured.lastlayer import Gaussian, Kind
 from bernflow.semistructured.likelihoods import num_extra, num_predictors
 from bernflow.semistructured.members import missing_network

@@ -78,12 +78,12 @@ def find(evidence: Evidence) -> list[str]:
         if abs(moved[worst]) > MAX_MOVE:
             findings.append(
                 f"The effect of {evidence.names[worst]!r} moved by {abs(moved[worst]):.1f} sd in the second half of "
-                "the training: the networks are undertrained. Train for more epochs, or at a higher learning_rate."
+                "the training: the networks are undertrained. Train for more epochs, or at a higher rate (`optimizer`)."
             )
     if evidence.rise is not None and evidence.rise > max(RISING * evidence.rise_se, MIN_RISE):
         findings.append(
             f"The log score of rows left out rose by {evidence.rise:.3f} per row in the second half of the training: "
-            "the networks are undertrained. Train for more epochs, or at a higher learning_rate."
+            "the networks are undertrained. Train for more epochs, or at a higher rate (`optimizer`)."
         )
     findings += _disagreements(evidence)
     size = evidence.attenuation

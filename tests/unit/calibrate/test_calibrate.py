@@ -211,6 +211,12 @@ def pointwise():
         ((numpyro_model,), {"simulate": lambda key: None}, "both of model and simulate="),
         ((numpyro_model,), {"num_simulations": 5}, "num_simulations=5: expected at least 20"),
         ((numpyro_model,), {"num_draws": 0}, "num_draws=0: expected a whole number"),
+        (
+            (numpyro_model,),
+            {"order": 5},
+            r"no longer takes 'order': write training=bf\.Training\(order=5\)",
+        ),
+        ((numpyro_model,), {"training": 5}, r"training=5: expected options such as bf\.Training"),
         ((numpyro_model,), {"steps": 0}, "steps=0: expected a whole number"),
         ((numpyro_model,), {"tolerance": 0.1}, "steps=250, tolerance=0.1: one of them ends the training"),
     ],

@@ -158,7 +158,7 @@ def test_options_reach_the_fit(capsys, inputs, tmp_path, fitted):
     expected = {
         "key": 3,
         "family": "bernstein",
-        "order": 7,
+        "training": bf.Training(order=7),
         "steps": 9,
         "restarts": 2,
         "components": 2,

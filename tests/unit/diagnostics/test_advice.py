@@ -55,7 +55,7 @@ def test_more_steps_are_advised_only_where_the_elbo_rises(diagnostics):
 def test_no_family_is_richer_than_the_default():
     assert "more flexible" not in text(POOR)
     assert "'gaussian' is a simple one" in text(POOR, family="gaussian")
-    assert 'base="logistic"' in text(TAILS)
+    assert 'training=bf.Training(base="logistic")' in text(TAILS)
     assert 'base="logistic"' not in text(TAILS, base="logistic")
 
 

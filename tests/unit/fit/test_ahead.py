@@ -11,7 +11,7 @@ from bernflow import background
 
 def fit(scale):
     model = bf.from_log_density(lambda x: -0.5 * jnp.sum(x**2 / scale + jnp.cos(x)), init=jnp.zeros(3))
-    return bf.fit(model, steps=2, num_particles=4, order=3, progress=False)
+    return bf.fit(model, steps=2, training=bf.Training(num_particles=4, order=3), progress=False)
 
 
 @pytest.mark.filterwarnings("ignore:bernflow")

@@ -10,6 +10,7 @@ import pytest
 
 import bernflow as bf
 from bernflow.errors import ArgumentError
+from bernflow.fit.api import _continued
 from bernflow.flows.mixture import Mixture
 from bernflow.posterior import Posterior
 
@@ -18,9 +19,11 @@ from bernflow.posterior import Posterior
     ("given", "message"),
     [
         ({"family": "planr"}, "family='planr' is unknown: expected one of bernstein,"),
-        ({"order": 0}, "order=0: expected a whole number of at least 1"),
-        ({"base": "cauchy"}, "base='cauchy' is unknown: expected one of normal, logistic"),
-        ({"precision": "double"}, "precision='double' is unknown: expected one of float32, float64"),
+        ({"order": 5}, r"bf.fit no longer takes 'order': write training=bf\.Training\(order=5\)"),
+        ({"num_particles": 8, "base": None}, r"write training=bf\.Training\(num_particles=8, base=None\)"),
+        ({"training": {"order": 5}}, "training=.*: expected options such as bf.Training"),
+        ({"training": True}, r"training=True: expected .* by model_kwargs=\{'training': \.\.\.\}"),
+        ({"family": "gaussian", "training": bf.Training(order=5)}, "order=5: the family 'gaussian' has no polynomial"),
         ({"key": "seed"}, "key='seed' is not a random key: expected an integer seed"),
         ({"model_kwargs": [1]}, r"model_kwargs=\[1\]: expected a dict of keyword arguments for the model"),
     ],
@@ -78,8 +81,7 @@ def test_optimizers(gaussian_model, optimizer, precision):
         gaussian_model,
         family="gaussian-fullrank",
         steps=100,
-        optimizer=optimizer,
-        precision=precision,
+        training=bf.Training(optimizer=optimizer, precision=precision),
         progress=False,
     )
     assert post.diagnostics.verdict == "good"
@@ -98,6 +100,17 @@ def test_refine_trains_on(posterior):
     assert finer.history["step"][-1] == finer.settings["steps"]
     assert np.all(np.diff(finer.history["step"]) > 0)
     assert finer.settings["family"] == posterior.settings["family"]
+
+
+def test_refine_takes_another_optimizer_but_not_another_flow(posterior):
+    made = posterior.settings
+    kept = {"num_particles": made["num_particles"], "precision": made["precision"]}
+    assert _continued(posterior, None) == bf.Training(optimizer=made["learning_rate"], **kept)
+    assert _continued(posterior, bf.Training(optimizer=1e-4)) == bf.Training(optimizer=1e-4, **kept)
+    with pytest.raises(ArgumentError, match="got order=5 in training=, which is that of the posterior: give optimizer"):
+        posterior.refine(training=bf.Training(order=5))
+    with pytest.raises(ArgumentError, match=r"training=0\.1: expected options such as bf\.Training"):
+        posterior.refine(training=0.1)
 
 
 def test_save_and_load(posterior, model, y, tmp_path):
@@ -148,7 +161,7 @@ def test_a_mixture_is_refined_as_a_whole(posterior):
 def test_a_mixture_of_flows_without_a_score_cannot_be_refined(model, y):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it is poor
-        other = bf.fit(model, y, family="bernstein-paper", order=4, steps=2, progress=False)
+        other = bf.fit(model, y, family="bernstein-paper", training=bf.Training(order=4), steps=2, progress=False)
     other.distribution = Mixture((other.distribution, other.distribution), jnp.zeros(2))
     with pytest.raises(ArgumentError, match=r"whose flows know their score.*'bernstein-paper' do not: call bf\.fit"):
         other.refine(steps=5)

@@ -1,11 +1,15 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
 from bernflow.errors import ArgumentError
 from bernflow.fit.arguments import model_arguments
+from bernflow.fit.settings import Training
 from bernflow.models import Model
+from bernflow.moved import INTO_TRAINING
 
-OPTIONS = ("model", "key", "steps", "order", "progress")
+OPTIONS = ("model", "key", "steps", "training", "progress")
 
 
 def model(x, scale=1.0, y=None): ...
@@ -14,7 +18,10 @@ def model(x, scale=1.0, y=None): ...
 def anything(x, **more): ...
 
 
-def needs(x, order): ...
+def needs(x, steps): ...
+
+
+def ordered(x, order=1): ...
 
 
 def ask(function, args=(), given=None, **keywords):
@@ -25,7 +32,7 @@ def test_keywords_go_to_the_model():
     assert ask(model, (1,), y=2) == {"y": 2}
     assert ask(model, (1,), {"scale": 3}, y=2) == {"scale": 3, "y": 2}
     assert ask(anything, (1,), whatever=2) == {"whatever": 2}
-    assert ask(needs, (1,), {"order": 2}) == {"order": 2}
+    assert ask(needs, (1,), {"steps": 2}) == {"steps": 2}
     assert ask(needs, (1, 2)) == {}
 
 
@@ -47,6 +54,25 @@ def test_what_nobody_knows_is_an_error(function, keywords, message):
         ask(function, (1,), **keywords)
 
 
+def test_options_that_moved_are_named():
+    # The model takes it: it is an argument of the model.
+    assert ask(ordered, (1,), order=5) == {"order": 5}
+    assert ask(anything, (1,), {"order": 5}) == {"order": 5}
+    with pytest.raises(TypeError, match=r"no longer takes 'order': write training=bf\.Training\(order=5\)\.$"):
+        ask(model, (1,), order=5)
+    with pytest.raises(TypeError, match=r"'order', 'base': write training=bf\.Training\(order=5, base='logistic'\)\.$"):
+        ask(model, (1,), order=5, base="logistic")
+    with pytest.raises(TypeError, match=r"bf\.Training\(optimizer=\.\.\.\)\. If .* takes it, pass model_kwargs=\{'opt"):
+        ask(anything, (1,), optimizer=[])
+    # Of another function, which never had them, they are as unknown as others.
+    with pytest.raises(TypeError, match=r"'order': it is neither an option of bf\.load"):
+        model_arguments("bf.load", ("model",), model, (1,), None, {"order": 5})
+
+
+def test_the_options_that_moved_are_those_of_training():
+    assert list(INTO_TRAINING) == [field.name for field in dataclasses.fields(Training)]
+
+
 def test_a_model_with_data_takes_no_more():
     import numpyro.distributions as dist
 
@@ -56,7 +82,7 @@ def test_a_model_with_data_takes_no_more():
 
 
 def test_clashes_are_said():
-    with pytest.raises(ArgumentError, match=r"needs 'order', which bf.fit takes .* model_kwargs=\{'order': \.\.\.\}"):
+    with pytest.raises(ArgumentError, match=r"needs 'steps', which bf.fit takes .* model_kwargs=\{'steps': \.\.\.\}"):
         ask(needs, (1,))
     with pytest.raises(ArgumentError, match="got 'y' by keyword and in model_kwargs: give each once"):
         ask(model, (1,), {"y": 1}, y=2)

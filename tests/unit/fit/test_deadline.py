@@ -15,8 +15,7 @@ from bernflow.keys import as_key
 from bernflow.precision import use_precision
 from bernflow.target import Target
 
-NAMES = ("order", "base", "num_particles", "restarts", "components", "optimizer", "precision")
-SETTINGS = resolve_settings(family="bernstein", steps=None, **dict.fromkeys(NAMES))
+SETTINGS = resolve_settings()
 
 
 def banana(x):

@@ -17,7 +17,7 @@ from bernflow.fit.checks.probes import missed_modes, ranked, stack
 from bernflow.fit.checks.run import run_checks
 from bernflow.fit.checks.scan import Scan, standing_out
 from bernflow.fit.deadline import Deadline
-from bernflow.fit.settings import resolve_settings
+from bernflow.fit.settings import Training, resolve_settings
 from bernflow.fit.start import Gaussian
 from bernflow.flows.affine import TriangularAffine
 from bernflow.flows.gaussian import LocationScale
@@ -26,17 +26,7 @@ from bernflow.keys import as_key
 from bernflow.models import as_model
 from bernflow.target import Target
 
-SETTINGS = resolve_settings(
-    family="bernstein",
-    order=None,
-    base=None,
-    steps=None,
-    num_particles=None,
-    restarts=None,
-    components=None,
-    optimizer=None,
-    precision="float64",
-)
+SETTINGS = resolve_settings(training=Training(precision="float64"))
 
 
 @pytest.fixture(autouse=True)
@@ -240,7 +230,7 @@ def test_heated_draws_are_fewer_where_draws_are():
 def test_a_concentric_mixture_is_fitted_by_two_flows():
     dim, share, width = 3, 0.1, 20.0
     logp = mixed(normal, lambda x: normal(x, width), share)
-    post = bf.fit(bf.from_log_density(logp, init=np.zeros(dim)), order=4, progress=False)
+    post = bf.fit(bf.from_log_density(logp, init=np.zeros(dim)), training=bf.Training(order=4), progress=False)
     assert post.diagnostics.verdict == "good"
     assert post.diagnostics.missing_mass < 1e-3
     assert "No mass was found elsewhere among" in post.diagnostics.status
@@ -251,7 +241,8 @@ def test_a_concentric_mixture_is_fitted_by_two_flows():
 
 @pytest.mark.parametrize("dim", [1, 3])
 def test_a_missing_minus_sign_is_poor(dim):
+    model = bf.from_log_density(lambda x: 0.5 * jnp.sum(x**2), np.zeros(dim))
     with pytest.warns(UserWarning, match="wrong sign"):
-        post = bf.fit(bf.from_log_density(lambda x: 0.5 * jnp.sum(x**2), np.zeros(dim)), order=4, progress=False)
+        post = bf.fit(model, training=bf.Training(order=4), progress=False)
     assert post.diagnostics.verdict == "poor"
     assert post.diagnostics.improper is not None

@@ -16,8 +16,7 @@ from bernflow.flows.autoregressive import BernsteinFlow
 from bernflow.keys import as_key
 from bernflow.precision import use_precision
 
-NAMES = ("order", "base", "num_particles", "restarts", "components", "optimizer", "precision")
-SETTINGS = resolve_settings(family="bernstein", steps=None, **dict.fromkeys(NAMES))
+SETTINGS = resolve_settings()
 LOC, TRIL = np.array([-0.5, 0.3]), np.array([[0.6, 0.0], [-0.1, 0.5]])
 
 

@@ -19,6 +19,8 @@ from bernflow.flows.mixture import Mixture
 from bernflow.target import Target
 
 DISTANCE = 8.0
+LOW = bf.Training(order=4)
+SMALL = bf.Training(order=4, num_particles=8)
 
 
 def densities_of(locs, share=0.5, num=4000):
@@ -124,14 +126,14 @@ def test_restarts_detect_a_missed_mode():
     for key in range(10):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "bernflow: Poor", UserWarning)
-            post = bf.fit(model, key=key, restarts=4, steps=100, num_particles=8, order=4, progress=False)
+            post = bf.fit(model, key=key, restarts=4, steps=100, training=SMALL, progress=False)
         found.append(post.diagnostics)
     caught = [d for d in found if d.verdict == "poor" and "components=2" in d.status]
     # Measured: 10 of 10.
     assert len(caught) >= 8
     assert all(d.missing_mass == pytest.approx(0.5, abs=0.05) for d in caught)
     with pytest.warns(UserWarning, match="other starts found"):
-        bf.fit(model, key=found.index(caught[0]), restarts=4, steps=100, num_particles=8, order=4, progress=False)
+        bf.fit(model, key=found.index(caught[0]), restarts=4, steps=100, training=SMALL, progress=False)
 
 
 @pytest.mark.slow
@@ -140,7 +142,7 @@ def test_starts_that_were_not_taken_tell_of_a_missed_mode():
     for key in range(10):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "bernflow: Poor", UserWarning)
-            found.append(bf.fit(model, key=key, components=1, order=4, progress=False).diagnostics)
+            found.append(bf.fit(model, key=key, components=1, training=LOW, progress=False).diagnostics)
     # Eight paths, each to either side of the middle, all miss one side with one of 128 keys.
     caught = [d for d in found if d.verdict == "poor" and "components=2" in d.status]
     assert len(caught) >= 9
@@ -149,7 +151,7 @@ def test_starts_that_were_not_taken_tell_of_a_missed_mode():
 
 
 def test_a_mixture_is_fitted_unasked_where_one_flow_misses_a_mode():
-    post = bf.fit(two_modes(0.3), order=4, progress=False)
+    post = bf.fit(two_modes(0.3), training=LOW, progress=False)
     assert isinstance(post.distribution, Mixture)
     assert post.diagnostics.verdict == "good"
     assert sorted(np.exp(post.distribution.log_weights)) == pytest.approx([0.3, 0.7], rel=0.05)
@@ -174,7 +176,8 @@ def test_a_fit_that_holds_the_mass_around_every_probe_misses_nothing():
 
 
 def test_a_mixture_covers_both_modes_with_their_weights():
-    post = bf.fit(two_modes(0.3), components=2, steps=300, num_particles=16, order=4, progress=False)
+    training = bf.Training(num_particles=16, order=4)
+    post = bf.fit(two_modes(0.3), components=2, steps=300, training=training, progress=False)
     assert isinstance(post.distribution, Mixture)
     weights = np.exp(post.distribution.log_weights)
     assert sorted(weights) == pytest.approx([0.3, 0.7], rel=0.05)

@@ -89,7 +89,7 @@ def test_flows_get_the_powers_and_other_flows_stay_what_they_are(dim):
     assert np.asarray(tails_of(mean_field.distribution))[:, 2:].min() > 1.0
     plain = bf.fit(target.model, family="gaussian", steps=1, progress=False)
     assert not hasattr(plain.distribution, "tails")
-    logistic = bf.fit(target.model, base="logistic", steps=1, progress=False)
+    logistic = bf.fit(target.model, training=bf.Training(base="logistic"), steps=1, progress=False)
     assert np.abs(np.asarray(tails_of(logistic.distribution))).max() < 0.1
 
 

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 import optax
@@ -5,24 +6,16 @@ import pytest
 
 from bernflow.errors import ArgumentError
 from bernflow.fit.building import zero_flows
-from bernflow.fit.settings import DEFAULT_TOLERANCE, resolve_settings
+from bernflow.fit.settings import DEFAULT_TOLERANCE, Training, resolve_settings
 from bernflow.flows.families import FAMILIES, PAPER_LEARNING_RATE
 
-NOTHING_SAID = {
-    "family": "bernstein",
-    "order": None,
-    "base": None,
-    "steps": None,
-    "num_particles": None,
-    "restarts": None,
-    "components": 1,
-    "optimizer": None,
-    "precision": None,
-}
+OPTIONS = [field.name for field in dataclasses.fields(Training)]
 
 
 def resolve(**given):
-    return resolve_settings(**{**NOTHING_SAID, **given})
+    """Resolve settings from options of the call and of its `Training`."""
+    training = Training(**{name: given.pop(name) for name in OPTIONS if name in given})
+    return resolve_settings(**{"components": 1, **given, "training": training})
 
 
 @pytest.mark.parametrize(
@@ -30,7 +23,6 @@ def resolve(**given):
     [
         ({"family": "bernstien"}, r"family='bernstien' is unknown: expected one of bernstein, .*student-t"),
         ({"family": "bernstein:f2"}, r"family='bernstein:f2' is unknown: expected one of"),
-        ({"family": "bernstein-paper:f4"}, r"is unknown: expected one of .*bernstein-paper:f3"),
         ({"family": None}, r"family=None is unknown: expected one of"),
         ({"family": "gaussian", "order": 5}, r"order=5: the family 'gaussian' has no polynomial; leave order out"),
         ({"family": "student-t", "base": "normal"}, r"base='normal': the family 'student-t' has its own base noise"),
@@ -53,7 +45,7 @@ def resolve(**given):
             for value in (0, -3, 2.5, True, "many")
         ),
         *(
-            ({"optimizer": value}, r"optimizer=.*: expected a positive learning rate, an optax optimiser")
+            ({"optimizer": value}, r"optimizer=.*: expected a positive learning rate, an optax optimizer")
             for value in ("adam", 0, -0.1, True, optax.adam)
         ),
     ],
@@ -63,13 +55,24 @@ def test_wrong_choices_are_named(given, message):
         resolve(**given)
 
 
+def test_training_checks_its_options_before_any_fit():
+    with pytest.raises(ArgumentError, match="order=0: expected a whole number"):
+        Training(order=0)
+    with pytest.raises(TypeError, match="positional"):
+        Training(50)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Training().order = 5
+    with pytest.raises(ArgumentError, match=r"training=\{'order': 5\}: expected options such as bf\.Training"):
+        resolve_settings(training={"order": 5})
+
+
 def test_defaults():
     found = resolve()
     assert (found.order, found.base, found.steps) == (20, "normal", None)
     assert (found.num_particles, found.restarts, found.components) == (32, 1, 1)
     assert found.learning_rate == FAMILIES["bernstein"].learning_rate
-    paper = resolve(family="bernstein-paper:f2")
-    assert (paper.variant, paper.order, paper.num_particles, paper.steps) == ("f2", 50, 10, 100_000)
+    paper = resolve(family="bernstein-paper")
+    assert (paper.order, paper.num_particles, paper.steps) == (50, 10, 100_000)
     assert paper.learning_rate == PAPER_LEARNING_RATE
 
 
@@ -130,8 +133,8 @@ def test_when_flows_are_trained_together(given, expected):
 
 
 def test_description_is_json():
-    found = json.loads(json.dumps(resolve(family="bernstein-paper:f3", steps=5).describe()))
-    assert found["family"] == "bernstein-paper:f3"
+    found = json.loads(json.dumps(resolve(family="bernstein-paper", steps=5).describe()))
+    assert found["family"] == "bernstein-paper"
     assert found["steps"] == 5
 
 

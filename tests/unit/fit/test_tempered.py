@@ -17,18 +17,16 @@ from bernflow.fit.checks.evidence import Evidence, Subject
 from bernflow.fit.checks.heated import HeatedDraws
 from bernflow.fit.checks.tempered import TemperedRun, is_affordable, run_tempered
 from bernflow.fit.deadline import Deadline
-from bernflow.fit.settings import resolve_settings
+from bernflow.fit.settings import Training, resolve_settings
 from bernflow.flows.affine import TriangularAffine
 from bernflow.flows.gaussian import LocationScale
 from bernflow.keys import as_key
 from bernflow.models import as_model
 from bernflow.target import Target
 
-NAMES = ("order", "base", "steps", "num_particles", "restarts", "components", "optimizer")
-
 
 def settings(checks="default"):
-    return resolve_settings(family="bernstein", precision="float64", checks=checks, **dict.fromkeys(NAMES))
+    return resolve_settings(checks=checks, training=Training(precision="float64"))
 
 
 @pytest.fixture(autouse=True)

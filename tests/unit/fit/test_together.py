@@ -5,13 +5,12 @@ import numpyro.distributions as dist
 import pytest
 
 import bernflow as bf
+from bernflow.fit import together
 from bernflow.fit.settings import resolve_settings
 from bernflow.fit.together import fit_together
-from bernflow.fit.train import together
 from bernflow.keys import as_key
 from bernflow.precision import use_precision
 
-NAMES = ("order", "base", "num_particles", "restarts", "components", "optimizer", "precision")
 RNG = np.random.default_rng(0)
 DATA = RNG.normal([[0.0], [0.5], [3.0], [-1.0]], [[1.0], [0.3], [2.0], [0.1]], (4, 6))
 
@@ -39,7 +38,7 @@ def calls(monkeypatch):
 
 
 def compared(models, size, **how):
-    settings = resolve_settings(family="bernstein", **{**dict.fromkeys(NAMES), "steps": None, **how})
+    settings = resolve_settings(**how)
     with use_precision(settings.precision):
         found = dict(fit_together(models, settings, [as_key(key) for key in range(len(models))], size))
     for key, model in enumerate(models):

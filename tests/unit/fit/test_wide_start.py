@@ -15,7 +15,7 @@ from bernflow.fit.building import zero_flows
 from bernflow.fit.engine import find_starts
 from bernflow.fit.modes import distinct_places
 from bernflow.fit.run import Run
-from bernflow.fit.settings import FULL_RATE_DIM, resolve_settings
+from bernflow.fit.settings import FULL_RATE_DIM, Training, resolve_settings
 from bernflow.fit.start import find_start
 from bernflow.fit.train.objective import AllRows
 from bernflow.fit.train.recipe import CHUNK, StepConfig
@@ -139,8 +139,7 @@ def test_no_array_of_the_start_is_quadratic():
 
 def defaults(**choices):
     """Return the settings of a fit, all but a few of them those by default."""
-    names = ("order", "base", "steps", "num_particles", "restarts", "components", "optimizer", "precision")
-    return resolve_settings(family="bernstein", **(dict.fromkeys(names) | choices))
+    return resolve_settings(training=Training(**choices))
 
 
 def test_no_array_of_a_step_is_quadratic():

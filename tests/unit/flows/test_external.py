@@ -56,14 +56,16 @@ Y = np.array([0.3, 1.2, 0.4, 1.9])
 
 @pytest.fixture(scope="module")
 def realnvp(gaussian):
-    return bf.fit(gaussian, family="realnvp", restarts=2, steps=700, optimizer=3e-3, progress=False)
+    training = bf.Training(optimizer=3e-3)
+    return bf.fit(gaussian, family="realnvp", restarts=2, steps=700, training=training, progress=False)
 
 
 @pytest.fixture(scope="module")
 def planar():
     # In single precision, to show that what is built in one precision is judged, saved and loaded in the other.
     with warnings.catch_warnings(action="ignore", category=UserWarning):  # a short fit may be poor
-        return bf.fit(regression, Y, family="planar", steps=500, precision="float32", progress=False)
+        training = bf.Training(precision="float32")
+        return bf.fit(regression, Y, family="planar", steps=500, training=training, progress=False)
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +124,7 @@ def test_all_but_the_density_of_a_planar_flow(planar, tmp_path):
 
 
 def test_a_planar_flow_fits_one_dimension(line):
-    post = bf.fit(line, family="planar", steps=1500, optimizer=1e-2, progress=False)
+    post = bf.fit(line, family="planar", steps=1500, training=bf.Training(optimizer=1e-2), progress=False)
     assert post.diagnostics.elbo == pytest.approx(0.5 * np.log(2 * np.pi), abs=0.2)
 
 
@@ -157,7 +159,7 @@ def test_own_bijections_start_where_they_are(gaussian):
     base = distributions.StandardNormal((3,))
     maf = flows.masked_autoregressive_flow(KEY, base_dist=base, flow_layers=1, nn_width=8, invert=False).bijection
     # Built in single precision, fitted in double.
-    post = bf.fit(gaussian, family=maf, steps=1, optimizer=1e-30, progress=False)
+    post = bf.fit(gaussian, family=maf, steps=1, training=bf.Training(optimizer=1e-30), progress=False)
     assert post.settings["family"] == "flowjax:Scan"
     expected = maf.transform(jnp.ones(3))
     with jax.enable_x64(True):
@@ -222,9 +224,9 @@ def test_unsuitable_objects_are_named_before_training(make, message, gaussian):
         ({"restarts": 2}, r"restarts=2, components=1: the family 'flowjax:Affine' has one start only, since all"),
         ({"components": 2}, r"restarts=8, components=2: the family 'flowjax:Affine' has one start only"),
         ({"family": "planar", "restarts": 3}, r"restarts=3.*'planar' has one start only, since .* cannot invert"),
-        ({"family": "planar", "order": 3}, "order=3: the family 'planar' has no polynomial"),
-        ({"order": 3}, "order=3: the family 'flowjax:Affine' has no polynomial"),
-        ({"base": "logistic"}, "base='logistic': the family 'flowjax:Affine' has its own base noise"),
+        ({"family": "planar", "training": bf.Training(order=3)}, "order=3: the family 'planar' has no polynomial"),
+        ({"training": bf.Training(order=3)}, "order=3: the family 'flowjax:Affine' has no polynomial"),
+        ({"training": bf.Training(base="logistic")}, "base='logistic': the family 'flowjax:Affine' has its own"),
         ({"family": "flowjax:Affine"}, "family='flowjax:Affine' is unknown"),
         ({"family": "planar:f2"}, "family='planar:f2' is unknown"),
     ],
@@ -250,8 +252,7 @@ def test_a_missing_flowjax_is_named(monkeypatch, planar, gaussian, tmp_path):
 
 @pytest.mark.parametrize("name", ["planar", "realnvp"])
 def test_rivals_are_trained_as_in_the_paper(name):
-    nothing = dict.fromkeys(("order", "base", "steps", "num_particles", "restarts", "optimizer", "precision"))
-    found = resolve_settings(family=name, components=1, **nothing)
+    found = resolve_settings(family=name, components=1)
     assert (found.steps, found.num_particles, found.learning_rate) == (100_000, 10, PAPER_LEARNING_RATE)
     assert found.optimizer is RMSPROP
     assert not found.family.use_start

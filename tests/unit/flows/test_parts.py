@@ -1,5 +1,7 @@
 """The parts that flows are made of: where they start, what they may see, and what the contract cannot tell."""
 
+import dataclasses
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -12,7 +14,7 @@ from bernflow.flows.affine import DiagonalAffine
 from bernflow.flows.autoregressive import BernsteinFlow
 from bernflow.flows.bernstein import centered_polynomial, inverse_increments, invert_centered
 from bernflow.flows.conditioner import MaskedNetwork, Skip, hidden_degrees
-from bernflow.flows.families import FAMILIES, Spec, build, get_family
+from bernflow.flows.families import FAMILIES, Spec, build, build_bernstein, build_paper, get_family
 from bernflow.flows.gaussian import LocationScale
 from bernflow.flows.marginals import HALF_WIDTH, ORDER, Marginals
 from bernflow.flows.mixture import Mixture
@@ -283,31 +285,25 @@ def test_a_component_of_a_mixture_that_overflows_has_no_density_there():
     assert np.isfinite(draw(mixture, 50)[1]).all()
 
 
-def built(name, dim, variant="f1"):
+def built(build, dim, **options):
     """Return a flow of a family without its numbers."""
-    spec = Spec(dim=dim, order=3, noise="normal", width=2, variant=variant)
-    return eqx.filter_eval_shape(get_family(name)[0].build, KEY, spec, jnp.zeros(dim), jnp.eye(dim))
+    spec = Spec(dim=dim, order=3, noise="normal", width=2)
+    return eqx.filter_eval_shape(build, KEY, spec, jnp.zeros(dim), jnp.eye(dim), **options)
 
 
 @pytest.mark.parametrize(("dim", "kind"), [(64, BernsteinFlow), (65, WideBernsteinFlow)])
 def test_the_default_family_changes_its_structure_above_64_dimensions(dim, kind):
-    flow = built("bernstein", dim)
+    flow = built(build_bernstein, dim)
     assert type(flow) is kind
     assert kind is BernsteinFlow or flow.context == 32
     # The parts that are left out for comparison are those of the first structure.
-    assert type(built("bernstein:no-skip", dim)) is BernsteinFlow
+    assert type(built(build_bernstein, dim, skip=False)) is BernsteinFlow
 
 
 @pytest.mark.parametrize(
     ("name", "changed"),
     [
         ("bernstein", {}),
-        ("bernstein:no-start", {"use_start": False}),
-        ("bernstein:no-score", {"use_score": False, "cover": False}),
-        ("bernstein:no-cover", {"cover": False}),
-        ("bernstein:no-skip", {}),
-        ("bernstein:no-tails", {}),
-        ("bernstein:no-outer", {}),
         ("bernstein-meanfield", {}),
         ("bernstein-paper", {"paper_recipe": True, "use_start": False, "has_tails": False, "default_order": 50}),
         ("gaussian", {"has_tails": False, "default_order": None}),
@@ -316,7 +312,8 @@ def test_the_default_family_changes_its_structure_above_64_dimensions(dim, kind)
     ],
 )
 def test_a_family_is_trained_as_its_entry_says(name, changed):
-    family = get_family(name)[0]
+    family = get_family(name)
+    assert family.name == name
     usual = {
         "default_order": 20,
         "has_tails": True,
@@ -340,33 +337,45 @@ def structure(flow):
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"),
+    ("options", "expected"),
     [
-        ("bernstein", ("triangular", True, False, True)),
-        ("bernstein:no-outer", ("diagonal", True, False, True)),
-        ("bernstein:no-skip", ("triangular", False, False, True)),
-        ("bernstein:no-tails", ("triangular", True, True, True)),
-        ("bernstein-meanfield", ("diagonal", False, False, False)),
+        ({}, ("triangular", True, False, True)),
+        ({"full_rank": False}, ("diagonal", True, False, True)),
+        ({"skip": False}, ("triangular", False, False, True)),
+        ({"bounded": True}, ("triangular", True, True, True)),
+        ({"full_rank": False, "conditional": False}, ("diagonal", False, False, False)),
     ],
 )
-def test_a_family_without_a_part_has_all_others(name, expected):
-    assert structure(built(name, 2)) == expected
+def test_a_flow_without_a_part_has_all_others(options, expected):
+    assert structure(built(build_bernstein, 2, **options)) == expected
 
 
-@pytest.mark.parametrize(("name", "reach"), [("bernstein-paper", 10.0), ("bernstein-paper:f2@3.5", 3.5)])
-def test_the_family_of_the_paper_starts_where_it_is_told(name, reach):
-    family, variant = get_family(name)
-    flow = family.build(KEY, Spec(dim=1, order=4, noise="normal", width=2, variant=variant), jnp.zeros(1), jnp.eye(1))
-    assert flow.bias[0, 0] == -reach
-    assert flow.variant == ("f2" if "@" in name else "f1")
+def test_the_flow_of_the_paper_takes_its_options():
+    spec = Spec(dim=1, order=4, noise="normal", width=2)
+    flow = FAMILIES["bernstein-paper"].build(KEY, spec, jnp.zeros(1), jnp.eye(1))
+    other = build_paper(KEY, spec, jnp.zeros(1), jnp.eye(1), variant="f2", start_range=3.5)
+    assert (flow.variant, flow.bias[0, 0]) == ("f1", -10.0)
+    assert (other.variant, other.bias[0, 0]) == ("f2", -3.5)
 
 
-@pytest.mark.parametrize("name", ["bernstien", "gaussian:f2", "bernstein-paper:f4", "bernstein-paper:f2@1.2.3", "x:"])
+@pytest.mark.parametrize("name", ["bernstien", "x:", None, 3])
 def test_an_unknown_family_is_named(name):
-    with pytest.raises(
-        ArgumentError, match=r"family='.*' is unknown: expected one of bernstein, .*bernstein-paper:f2,"
-    ):
+    with pytest.raises(ArgumentError, match=r"family=.* is unknown: expected one of bernstein, .*realnvp, a bf.Family"):
         get_family(name)
+
+
+@pytest.mark.parametrize("name", ["bernstein:no-skip", "bernstein-paper:f2", "gaussian:f2"])
+def test_options_after_a_colon_are_refused(name):
+    with pytest.raises(ArgumentError, match=r"no longer written after a colon: give a bf\.Family.*families\.py"):
+        get_family(name)
+
+
+def test_a_family_is_its_own_object():
+    mine = dataclasses.replace(FAMILIES["bernstein"], name="mine", mixes=False)
+    assert get_family(mine) is mine
+    assert get_family(FAMILIES["bernstein"]) is get_family("bernstein")
+    with pytest.raises(ArgumentError, match="its name 'bernstein' is that of another family: expected a name of its"):
+        get_family(dataclasses.replace(mine, name="bernstein"))
 
 
 def test_the_family_of_student_has_five_degrees_of_freedom():

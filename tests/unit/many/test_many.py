@@ -104,12 +104,12 @@ def test_a_killed_worker_costs_one_case(cases, pool, how):
 
 
 def test_posteriors_from_processes_are_those_of_each_alone(cases, pool, tmp_path):
-    found = collect(cases.fit, {"narrow": 0.1, "wide": 10.0}, executor=pool, folder=tmp_path)
+    found = collect(cases.fit, {"narrow": 0.1, "wide": 10.0}, executor=pool, resume=tmp_path)
     for name, scale in (("narrow", 0.1), ("wide", 10.0)):
         with warnings.catch_warnings():
             alone = cases.fit(scale)
         np.testing.assert_array_equal(found[name].posterior.draws(5)["mu"], alone.draws(5)["mu"])
-    kept = collect(cases.fit, {"narrow": 0.1, "wide": 10.0}, folder=tmp_path)  # without the pool, and at once
+    kept = collect(cases.fit, {"narrow": 0.1, "wide": 10.0}, resume=tmp_path)  # without the pool, and at once
     np.testing.assert_array_equal(kept["wide"].posterior.draws(5)["mu"], found["wide"].posterior.draws(5)["mu"])
 
 
@@ -134,37 +134,37 @@ def test_a_resumed_call_does_what_is_missing(cases, tmp_path):
             return counted(what)
 
     names = {"a": "a", "Odd / name": "b", "ODD / name": "c", "stop": "stop"}
-    first = collect(Counted(), names, folder=tmp_path)
+    first = collect(Counted(), names, resume=tmp_path)
     assert first["stop"].error == "ValueError: not yet"
     assert len(called) == 4
-    again = collect(Counted(), names, folder=tmp_path)
+    again = collect(Counted(), names, resume=tmp_path)
     assert called[4:] == ["stop"]
     assert again["stop"].ok
     assert {name: result.value["what"] for name, result in again.items()} == names
     assert again["a"].value["array"].tolist() == [0.0, 1.0]
     assert again["a"].value["number"] == 3.0
-    assert len(collect(Counted(), names, folder=tmp_path)) == 4
+    assert len(collect(Counted(), names, resume=tmp_path)) == 4
     assert len(called) == 5
 
 
 def test_another_case_or_function_is_refused(cases, tmp_path):
-    collect(cases.act, {"a": "x"}, folder=tmp_path)
+    collect(cases.act, {"a": "x"}, resume=tmp_path)
     with pytest.raises(ArgumentError, match=r"a.json belongs to another function or another case 'a'"):
-        collect(cases.act, {"a": "y"}, folder=tmp_path)
+        collect(cases.act, {"a": "y"}, resume=tmp_path)
     with pytest.raises(ArgumentError, match="belongs to another function"):
-        collect(lambda what: {"what": what}, {"a": "x"}, folder=tmp_path)
+        collect(lambda what: {"what": what}, {"a": "x"}, resume=tmp_path)
 
 
 def test_damaged_results_are_computed_again(cases, tmp_path):
-    collect(cases.act, {"a": "x"}, folder=tmp_path)
+    collect(cases.act, {"a": "x"}, resume=tmp_path)
     for name in ("a.npz", "a.json"):
         content = bytearray((tmp_path / name).read_bytes())
         content[len(content) // 2] ^= 1
         (tmp_path / name).write_bytes(content)
         with pytest.warns(UserWarning, match=rf"{name} cannot be used .*computed again"):
-            assert collect(cases.act, {"a": "x"}, folder=tmp_path)["a"].ok
+            assert collect(cases.act, {"a": "x"}, resume=tmp_path)["a"].ok
     (tmp_path / "a.json").unlink()
-    assert collect(cases.act, {"a": "x"}, folder=tmp_path)["a"].ok
+    assert collect(cases.act, {"a": "x"}, resume=tmp_path)["a"].ok
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_damaged_results_are_computed_again(cases, tmp_path):
 )
 def test_what_cannot_be_kept_is_returned_with_a_warning(value, tmp_path):
     with pytest.warns(UserWarning, match=r"result of '0' is not saved \(.*Return a dict"):
-        assert collect(lambda case: value, [1], folder=tmp_path)["0"].value is value
+        assert collect(lambda case: value, [1], resume=tmp_path)["0"].value is value
     assert list(tmp_path.iterdir()) == []
 
 
@@ -185,7 +185,9 @@ def test_wrong_arguments(tmp_path):
         bf.map_fits(len, {1: 2})
     (tmp_path / "file").write_text("")
     with pytest.raises(ArgumentError, match="cannot be written to"):
-        bf.map_fits(len, [], folder=tmp_path / "file")
+        bf.map_fits(len, [], resume=tmp_path / "file")
+    with pytest.raises(ArgumentError, match=r"bf\.map_fits no longer takes 'folder': write resume='results'\.$"):
+        bf.map_fits(len, [], folder="results")
     assert collect(len, []) == {}
 
 
@@ -234,7 +236,7 @@ def test_dask_on_this_machine(cases, tmp_path):
         distributed.Client(cluster) as client,
     ):
         executor = client.get_executor(retries=0)
-        found = collect(cases.fit, {"narrow": 0.1, "wide": 10.0}, executor=executor, folder=tmp_path)
+        found = collect(cases.fit, {"narrow": 0.1, "wide": 10.0}, executor=executor, resume=tmp_path)
         assert all(result.ok for result in found.values())
         found = collect(cases.act, {"good": "slow", "bad": "raise", "dead": "die", "fine": "slow"}, executor=executor)
         assert {name for name, result in found.items() if not result.ok} == {"bad", "dead"}

@@ -11,7 +11,7 @@ import pytest
 
 import bernflow as bf
 from bernflow.errors import ModelError
-from bernflow.fit.train.batches import Batches
+from bernflow.fit.batches.rows import Batches
 from bernflow.models import mapped
 from bernflow.models.mapped import is_mapped, release, row_blocks
 

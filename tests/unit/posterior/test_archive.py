@@ -103,7 +103,7 @@ def test_without_model_the_rest_says_what_to_do(saved):
 
 def test_with_model_everything_works(saved, conjugate):
     post, path = saved
-    again = load(path, model=conjugate(), refiner=lambda post, steps: steps)
+    again = load(path, model=conjugate(), refiner=lambda post, steps, **more: steps)
     np.testing.assert_array_equal(again.log_weights(30), post.log_weights(30))
     np.testing.assert_array_equal(again.draws(30, weighted=True)["mu"], post.draws(30, weighted=True)["mu"])
     np.testing.assert_array_equal(again.predict(num=3)["y"], post.predict(num=3)["y"])

@@ -357,9 +357,11 @@ def test_repr_shortens_long_tables(make, conjugate):
 
 def test_refine_calls_the_refiner(make):
     calls = []
-    post = make(refiner=lambda post, steps: calls.append((post, steps)) or "new")
+    post = make(refiner=lambda post, **options: calls.append((post, options)) or "new")
     assert post.refine(steps=7) == "new"
-    assert calls == [(post, 7)]
+    assert calls == [(post, {"steps": 7, "key": 3, "training": None, "progress": True})]
+    with pytest.raises(TypeError, match=r"refine no longer takes 'optimizer': write training=bf\.Training\(opt"):
+        post.refine(optimizer=0.1)
     with pytest.raises(ArgumentError, match=r"refine\(\) needs a posterior made by bf\.fit"):
         make().refine()
 

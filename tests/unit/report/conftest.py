@@ -20,7 +20,6 @@ from bernflow.target import Layout, layout_of
 HISTORY = {"step": np.arange(25, 1025, 25), "elbo": -5 - np.exp(-np.arange(40) / 4), "elbo_se": np.full(40, 0.01)}
 SETTINGS = {
     "family": "bernstein",
-    "variant": "f1",
     "restarts": 1,
     "components": 1,
     "precision": "float32",

@@ -18,7 +18,7 @@ from bernflow.semistructured.checkpoint import Checkpoint
 from .conftest import binary, make
 
 DATA, VALID = binary(0), binary(1, 200)
-HOW = {"epochs": 5, "batch_size": 100, "learning_rate": 1e-2, "progress": False}
+HOW = {"epochs": 5, "batch_size": 100, "optimizer": 1e-2, "progress": False}
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def summarize(model):
 
 @pytest.mark.parametrize("patience", [None, 1])
 def test_an_interrupted_training_ends_as_if_it_had_not_been(estimator, tmp_path, monkeypatch, patience):
-    how = HOW | {"patience": patience, "learning_rate": 1e-2 if patience is None else 0.3}
+    how = HOW | {"patience": patience, "optimizer": 1e-2 if patience is None else 0.3}
     expected = summarize(estimator.fit(*DATA, VALID, **how))
     best, num_epochs = estimator.best_epochs, [len(history["epoch"]) for history in estimator.histories]
     write, written = Checkpoint.write, []

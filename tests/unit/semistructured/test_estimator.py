@@ -11,7 +11,7 @@ from scipy.special import expit
 
 import bernflow as bf
 from bernflow.errors import ArgumentError, BernflowError, ModelError
-from bernflow.semistructured import fitting, prediction
+from bernflow.semistructured import fitting, inference, prediction
 from bernflow.semistructured.members import NetworkSource, Prepared
 
 from .conftest import AGE, MALE, Net, binary, make, predictor
@@ -21,7 +21,7 @@ QUICK = {"epochs": 2, "batch_size": 50, "progress": False}
 SMALL = {"family": "gaussian-fullrank"}
 # A table in the units of people: years, and a category.
 YEARS = {"age": 60.0 + 15.0 * np.asarray(binary()[0]["age"]), "sex": binary()[0]["sex"]}
-HOW = {"epochs": 12, "batch_size": 50, "learning_rate": 1e-2, "progress": False}
+HOW = {"epochs": 12, "batch_size": 50, "optimizer": 1e-2, "progress": False}
 
 
 @pytest.fixture(scope="module")
@@ -197,12 +197,12 @@ def test_every_outcome(outcome, tmp_path):
 def test_nothing_trained_is_lost_when_a_later_step_fails(model, monkeypatch):
     again = bf.SemiStructured(make, "age + C(sex)", **SMALL)
     calls = []
-    train_all, fit = fitting.train_all, fitting.fit
+    train_all, fit = fitting.train_all, inference.fit
     monkeypatch.setattr(fitting, "train_all", lambda *args: calls.append(1) or train_all(*args))
-    monkeypatch.setattr(fitting, "fit", lambda *args, **kwargs: 1 / 0)
+    monkeypatch.setattr(inference, "fit", lambda *args, **kwargs: 1 / 0)
     with pytest.raises(BernflowError, match=r"networks are trained, but .* call fit again with the same arguments"):
         again.fit(YEARS, *binary()[1:], **HOW)
-    monkeypatch.setattr(fitting, "fit", fit)
+    monkeypatch.setattr(inference, "fit", fit)
     again.fit(YEARS, *binary()[1:], **HOW)
     assert calls == [1]
     pd.testing.assert_frame_equal(again.coefficients(), model.coefficients())
@@ -211,7 +211,7 @@ def test_nothing_trained_is_lost_when_a_later_step_fails(model, monkeypatch):
 def test_an_undertrained_network_is_told():
     table, images, y = binary()
     model = bf.SemiStructured(make, "age + C(sex)", **SMALL)
-    model.fit(table, images, y, epochs=12, batch_size=50, learning_rate=1e-3, progress=False)
+    model.fit(table, images, y, epochs=12, batch_size=50, optimizer=1e-3, progress=False)
     assert any("undertrained" in finding for finding in model.findings)
     assert model.diagnostics.verdict != "good"
     assert model.findings[0] in model.diagnostics.status
@@ -324,8 +324,9 @@ def test_before_the_fit(net, what):
         ({"valid": ({"age": [1.0]}, np.zeros((1, 8, 8)), [2])}, "valid y has 1 values"),
         ({"groups": [1, 2]}, r"groups has shape \(2,\)"),
         ({"groups": [1] * 30}, "groups has fewer than networks=2 groups"),
-        ({"learning_rate": -1.0}, "expected a positive number"),
-        ({"optimizer": "adam"}, "expected an optax optimizer"),
+        ({"optimizer": -1.0}, "expected a positive learning rate or an optax optimizer"),
+        ({"learning_rate": 0.1}, r"fit no longer takes 'learning_rate': write optimizer=0\.1"),
+        ({"optimizer": "adam"}, "expected a positive learning rate or an optax optimizer"),
         ({"epochs": 0}, "epochs=0"),
         ({"batch_size": 0}, "batch_size=0"),
     ],
@@ -349,7 +350,7 @@ def test_coverage_of_the_interval(record_property):
     model = bf.SemiStructured(Net, "age + C(sex)")
     hits = np.zeros(2)
     for seed in range(40):
-        fitted = model.fit(*binary(100 + seed, 1000), epochs=30, learning_rate=1e-2, key=seed, progress=False)
+        fitted = model.fit(*binary(100 + seed, 1000), epochs=30, optimizer=1e-2, key=seed, progress=False)
         low, high = fitted.coefficients()[["5%", "95%"]].to_numpy()[1:].T
         hits += (low <= [AGE, MALE]) & (high >= [AGE, MALE])
     record_property("coverage", (hits / 40).tolist())

@@ -99,7 +99,7 @@ class Watch:
 
 
 @dataclasses.dataclass
-class Training:
+class Loop:
     """One training.
 
     The first cycle minimizes the reverse KL; as soon as the weights of a restart are even enough it goes on with the

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
 from bernflow.compiled import filter_jit
-from bernflow.fit.train.batches import Batches
+from bernflow.fit.batches.rows import Batches
 from bernflow.models.base import AbstractJointModel
 from bernflow.objectives import AbstractScored, Scores
 from bernflow.placement import replicated

@@ -11,7 +11,7 @@ from bernflow.fit.bar import Bar
 from bernflow.fit.deadline import Deadline, Pace
 from bernflow.fit.train import loop, stopping
 from bernflow.fit.train.draws import Draws
-from bernflow.fit.train.loop import Training, Watch, run_alone
+from bernflow.fit.train.loop import Loop, Watch, run_alone
 from bernflow.fit.train.objective import AllRows
 from bernflow.fit.train.progress import Recorder
 from bernflow.fit.train.recipe import CHUNK, Cycle, Recipe, StepConfig
@@ -78,7 +78,7 @@ def test_train_takes_the_steps_that_it_was_told(broken_target):
     heard = []
     watch = Watch(lambda done, planned, trace: heard.append((done, planned, trace.elbo.shape)))
     recipe = recipe_of(steps=CHUNK + 7)
-    training = Training(AllRows(broken_target), jax.random.key(0), recipe, Pace(Deadline.start()), watch)
+    training = Loop(AllRows(broken_target), jax.random.key(0), recipe, Pace(Deadline.start()), watch)
     trained = run_alone(training.run(begin(stacked_flow(), OPTIMIZER)))
     assert (trained.steps, trained.interrupted) == (CHUNK + 7, False)
     assert heard == [(CHUNK, CHUNK + 7, (1, CHUNK)), (CHUNK + 7, CHUNK + 7, (1, 7))]
@@ -126,7 +126,7 @@ def test_near_the_posterior_a_bold_cycle_takes_the_whole_rate_and_in_vain_is_not
         watch = Watch(ends=lambda at, is_over: bool(ends.append(is_over)))  # goes on all the same
         monkeypatch.setattr(Recipe, "cycles", lambda *args: cycles)
         rates.clear()
-        run_alone(Training(AllRows(target), as_key(0), recipe, pace, watch, rule).run(begin(stacked_flow(), OPTIMIZER)))
+        run_alone(Loop(AllRows(target), as_key(0), recipe, pace, watch, rule).run(begin(stacked_flow(), OPTIMIZER)))
         return ends
 
     assert ends_of(cycles[:1]) == [False, True]

@@ -8,10 +8,10 @@ import pytest
 
 import bernflow as bf
 from bernflow.errors import ArgumentError, ModelError
-from bernflow.fit.minibatches import NetworkTraining, _BatchStage
+from bernflow.fit.batches.rows import Batches
+from bernflow.fit.batches.stage import BatchStage, NetworkTraining
 from bernflow.fit.run import Run
 from bernflow.fit.settings import FULL_RATE_DIM, resolve_settings
-from bernflow.fit.train.batches import Batches
 from bernflow.fit.train.objective import BatchDensity, find_anchor
 from bernflow.fit.train.progress import Recorder
 from bernflow.fit.train.recipe import Recipe
@@ -153,7 +153,7 @@ ARGUMENTS = {
     "components": {"components": 2, "steps": 30},
     "tolerance": {"tolerance": 0.1},
     "time_limit": {"time_limit": 1e-3},
-    "optimizer": {"optimizer": 0.0123, "steps": 30},
+    "optimizer": {"training": bf.Training(optimizer=0.0123), "steps": 30},
 }
 
 
@@ -214,9 +214,8 @@ def test_in_many_dimensions_batches_take_shorter_steps():
         y=np.zeros(50),
         x=np.ones((50, num)),
     )
-    names = ("order", "base", "steps", "num_particles", "restarts", "components", "optimizer", "precision")
-    settings = resolve_settings(family="gaussian", **dict.fromkeys(names))
-    stage = _BatchStage(model, settings, Run(), NetworkTraining(), 10, as_key(0))
+    settings = resolve_settings(family="gaussian")
+    stage = BatchStage(model, settings, Run(), NetworkTraining(), 10, as_key(0))
     assert stage._recipe().learning_rate == settings.rate_in(num) == settings.learning_rate / 2
 
 

@@ -12,8 +12,8 @@ import pytest
 
 import bernflow as bf
 from bernflow.errors import ArgumentError
-from bernflow.fit.identity import differences, identify
-from bernflow.fit.settings import resolve_settings
+from bernflow.fit.checkpoints.identity import differences, identify
+from bernflow.fit.settings import Training, resolve_settings
 from bernflow.keys import as_key
 from bernflow.models import as_model
 
@@ -22,8 +22,7 @@ CODE = "another code or constants"
 
 
 def settings(optimizer=None):
-    chosen = dict.fromkeys(("order", "base", "num_particles", "restarts", "components", "precision"))
-    return resolve_settings(family="gaussian", steps=10, optimizer=optimizer, **chosen)
+    return resolve_settings(family="gaussian", steps=10, training=Training(optimizer=optimizer))
 
 
 def told(one, other):

@@ -14,8 +14,8 @@ from jax.experimental import multihost_utils
 
 from bernflow.errors import ArgumentError, FileFormatError, FileWriteError
 from bernflow.files import check_plain, ensure_writable, write_whole
-from bernflow.fit.identity import differences
-from bernflow.fit.train.checkpoint import Checkpoint, Saved
+from bernflow.fit.checkpoints.checkpoint import Checkpoint, Saved
+from bernflow.fit.checkpoints.identity import differences
 from bernflow.fit.train.loop import LoopState
 from bernflow.fit.train.progress import Recorder
 from bernflow.fit.train.state import TrainState

@@ -17,8 +17,9 @@ import pytest
 import bernflow as bf
 from bernflow.errors import ArgumentError, FileFormatError, FileWriteError
 from bernflow.fit import api
-from bernflow.fit.train import checkpoint, recipe, resume
-from bernflow.fit.train.checkpoint import Checkpoint, Saved
+from bernflow.fit.checkpoints import checkpoint, resume
+from bernflow.fit.checkpoints.checkpoint import Checkpoint, Saved
+from bernflow.fit.train import recipe
 from bernflow.fit.train.progress import Recorder
 from bernflow.fit.train.recipe import CHUNK
 from bernflow.posterior import archive, container
@@ -49,7 +50,7 @@ def run(kind, resume=None):
 # Writes at every chunk, and waits at the given one to be killed: after it, or in the middle of writing it.
 VICTIM = """
 import sys, time, pathlib
-from bernflow.fit.train import checkpoint
+from bernflow.fit.checkpoints import checkpoint
 from bernflow.posterior import container
 checkpoint.INTERVAL = checkpoint.PATIENCE = 0.0
 kind, folder, number, moment = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
@@ -227,7 +228,7 @@ def test_another_fit_is_refused(tmp_path, every_chunk):
     with pytest.raises(ArgumentError, match=r"belongs to another fit \(steps=1300 there, 1301 now"):
         bf.fit(model, **how | {"steps": 1301})
     with pytest.raises(ArgumentError, match=r"learning_rate=0\.02 there, 0\.001 now"):
-        bf.fit(model, **how, optimizer=1e-3)
+        bf.fit(model, **how, training=bf.Training(optimizer=1e-3))
     other = {"prior": model.prior, "likelihood": model.likelihood, "x": model.x}
     with pytest.raises(ArgumentError, match=r"another fit \(another data; another log density\)"):
         bf.fit(bf.Model(**other, y=model.y + 1), **how)
@@ -404,13 +405,13 @@ def test_another_optimizer_state_is_refused(tmp_path, gaussian_model, monkeypatc
         return optax.GradientTransformation(init, inner.update)
 
     how = {"steps": 20, "family": "gaussian-fullrank", "progress": False, "resume": tmp_path}
-    bf.fit(gaussian_model, **how, optimizer=picky(optax.sgd(1e-3)))
+    bf.fit(gaussian_model, **how, training=bf.Training(optimizer=picky(optax.sgd(1e-3))))
     (tmp_path / "finished.json").unlink()
     with pytest.raises(ArgumentError, match=r"belongs to another fit \(another optimizer\)"):
-        bf.fit(gaussian_model, **how, optimizer=picky(optax.adam(1e-3)))
+        bf.fit(gaussian_model, **how, training=bf.Training(optimizer=picky(optax.adam(1e-3))))
     monkeypatch.setattr(checkpoint.Checkpoint, "_read", lenient(checkpoint.Checkpoint._read))
     with pytest.raises(ArgumentError, match="the checkpoint of another flow or optimiser"):
-        bf.fit(gaussian_model, **how, optimizer=picky(optax.adam(1e-3)))
+        bf.fit(gaussian_model, **how, training=bf.Training(optimizer=picky(optax.adam(1e-3))))
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ import pytest
 import bernflow as bf
 from bernflow.diagnostics.importance import ess_fraction, log_evidence
 from bernflow.diagnostics.verdict import judge
-from bernflow.fit import many_rows, minibatches
-from bernflow.fit.many_rows import Judged, find_mode, judge_by_part, with_part
-from bernflow.fit.train.batches import Batches
+from bernflow.fit.batches import many_rows, stage
+from bernflow.fit.batches.many_rows import Judged, find_mode, judge_by_part, with_part
+from bernflow.fit.batches.rows import Batches
 from bernflow.fit.train.objective import BatchDensity
 from bernflow.keys import as_key
 from bernflow.posterior import sampling
@@ -33,7 +33,7 @@ def model():
 @pytest.fixture(scope="module")
 def few_are_many():
     monkeypatch = pytest.MonkeyPatch()
-    monkeypatch.setattr(minibatches, "MAX_JUDGED_ROWS", 1000)
+    monkeypatch.setattr(stage, "MAX_JUDGED_ROWS", 1000)
     monkeypatch.setattr(many_rows, "NUM_PART_ROWS", PART)
     yield
     monkeypatch.undo()
@@ -91,5 +91,5 @@ def test_too_much_noise_cannot_be_called_good():
 
 
 def test_very_many_rows_need_no_more_steps():
-    assert minibatches._default_steps(10**6, has_weights=False, many=True) == minibatches.MAX_STEPS
-    assert minibatches._default_steps(4000, has_weights=False) == 20_000
+    assert stage._default_steps(10**6, has_weights=False, many=True) == stage.MAX_STEPS
+    assert stage._default_steps(4000, has_weights=False) == 20_000

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Key
 
 from bernflow.compiled import filter_jit
 from bernflow.diagnostics.findings import ROWS, Diagnostics, Finding
-from bernflow.fit.train.batches import Batches
+from bernflow.fit.batches.rows import Batches
 from bernflow.fit.train.objective import Anchor, BatchDensity, find_anchor
 from bernflow.flows.base import AbstractDistribution
 from bernflow.flows.factors import as_factor

@@ -1,0 +1,1 @@
+"""Training on batches of rows, and of networks."""
