@@ -12,8 +12,9 @@ from bernflow.diagnostics.findings import Diagnostics
 from bernflow.errors import ArgumentError
 from bernflow.posterior import Posterior
 from bernflow.posterior.chains import NutsRun
+from bernflow.posterior.drawing import num_available
 from bernflow.posterior.export import export
-from bernflow.posterior.weighting import Weighted
+from bernflow.posterior.weighting import Weighted, is_weighted, num_effective
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -28,10 +29,12 @@ class Entry:
     Attributes:
         name: the user's name for it.
         draws: (chains, num, *shape) by parameter.
-        independent: whether the draws are independent, so that the effective sample size is their number.
+        independent: whether the draws are independent, so that the effective sample size is their number, unless they
+            are weighted.
         parameters: the names of the parameters; None if they cannot be distinguished from derived quantities.
         diagnostics: the diagnostics of a fit or of chains, if known.
         tree: returns the ArviZ tree with the pointwise log likelihood, if there is one.
+        num_effective: effective sample size of weighted draws, which repeat each other; None for others.
     """
 
     name: str
@@ -40,6 +43,7 @@ class Entry:
     parameters: tuple[str, ...] | None
     diagnostics: Diagnostics | ChainDiagnostics | None
     tree: "Callable[[], xr.DataTree] | None"
+    num_effective: float | None = None
 
     def column(self, component: "Component") -> np.ndarray:
         """Return the draws of one component: (num,) if they are independent, else (chains, num)."""
@@ -133,11 +137,13 @@ def _different(first: Entry, other: Entry, own: Sequence[str], names: Sequence[s
 
 
 def _from_posterior(name: str, posterior: Posterior, num: int, key: Any, weighted: Weighted) -> Entry:
-    draws = posterior.draws(num, key, weighted, deterministic=False)
+    num, use = num_available(posterior, num), is_weighted(posterior, weighted)
+    draws = posterior.draws(num, key, use, deterministic=False)
     has_tree = posterior.model is not None or posterior.roles.log_likelihood
-    tree = (lambda: export(posterior, num, key, weighted)) if has_tree else None
+    tree = (lambda: export(posterior, num, key, use)) if has_tree else None
     by_chain = {site: value[None] for site, value in draws.items()}
-    return Entry(name, by_chain, True, tuple(draws), posterior.diagnostics, tree)
+    worth = num_effective(posterior, num, use) if use else None
+    return Entry(name, by_chain, True, tuple(draws), posterior.diagnostics, tree, worth)
 
 
 def _from_tree(name: str, tree: Any) -> Entry:

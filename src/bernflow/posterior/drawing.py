@@ -105,8 +105,9 @@ def need_model(posterior: "PosteriorParts", what: str) -> AbstractModel:
 
 def num_available(posterior: "PosteriorParts", num: int) -> int:
     """Return how many of `num` draws there are: all of them, unless those in the file are all that there is."""
-    is_only_source = posterior.model is None and isinstance(posterior.layout, SavedLayout)
-    return min(num, posterior.stored.num) if is_only_source and posterior.stored is not None else num
+    if posterior.model is not None or posterior.stored is None or not _needs_file(posterior, is_weighted(posterior)):
+        return num
+    return min(num, posterior.stored.num)
 
 
 def difference(log_density: np.ndarray, log_q: np.ndarray) -> Float[np.ndarray, " num"]:
@@ -172,10 +173,9 @@ def _stored_rows(
     stored = posterior.stored
     if posterior.model is not None or stored is None:
         return None
-    is_only_source = isinstance(posterior.layout, SavedLayout)
     fits = stored.num > 0 and weighted == stored.weighted
-    if not is_only_source:
-        is_default = not isinstance(key, jax.Array) and key == KEY
+    is_default = not isinstance(key, jax.Array) and key == KEY
+    if not _needs_file(posterior, weighted):
         return np.arange(num) if fits and is_default and num <= stored.num else None
     if not fits:
         if weighted and not stored.weighted:
@@ -193,9 +193,14 @@ def _stored_rows(
             stacklevel=user_level(),
         )
         num = stored.num
-    if not isinstance(key, jax.Array) and key == KEY:
+    if is_default:
         return np.arange(num)
     return generator(as_key(key)).permutation(stored.num)[:num]
+
+
+def _needs_file(posterior: "PosteriorParts", weighted: bool) -> bool:
+    """Tell whether draws without the model can come from the file only: the flow knows no weights and not every map."""
+    return weighted or isinstance(posterior.layout, SavedLayout)
 
 
 def _only(deterministic: bool | Collection[str]) -> tuple[str, ...] | None:

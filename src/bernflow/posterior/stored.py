@@ -108,7 +108,7 @@ class SavedLayout(AbstractLayout):
         """Return True: outside its support theta has no finite x."""
         return jnp.array(True)
 
-    def log_density(self, model: AbstractModel, x: Float[Array, " p"]) -> Float[Array, ""]:
+    def log_density(self, model: AbstractModel, pieces: list[Array]) -> Float[Array, ""]:
         """Raise an error: the map is unknown."""
         raise self._missing()
 
