@@ -23,6 +23,7 @@ from bernflow.flows.structure import Structure
 from bernflow.flows.structured import StructuredBernsteinFlow
 from bernflow.flows.views import views_from_json
 from bernflow.flows.wide import WideBernsteinFlow
+from bernflow.nearest import nearest
 
 STUDENT_DEGREES_OF_FREEDOM = 5.0
 PAPER_LEARNING_RATE = 1e-3
@@ -208,7 +209,9 @@ def get_family(name: Any) -> tuple[Family, str]:
     known = base in FAMILIES and (not variant or (base == "bernstein-paper" and _is_paper_variant(variant)))
     if not known:
         variants = [*(f"bernstein-paper:{v}" for v in VARIANTS[1:]), *(f"bernstein:{v}" for v in ABLATIONS)]
-        raise ArgumentError(f"family={name!r} is unknown: expected one of {', '.join([*FAMILIES, *variants])}.")
+        every = [*FAMILIES, *variants]
+        guess = nearest(str(name), every)
+        raise ArgumentError(f"family={name!r} is unknown: expected one of {', '.join(every)}.{guess}")
     return FAMILIES[base], variant or VARIANTS[0]
 
 

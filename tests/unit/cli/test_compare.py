@@ -81,8 +81,6 @@ def test_what_is_not_shared_is_named(capsys, files):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["compare", "run"], "compare got one run, .*run: expected at least two"),
-        (["compare", "run", "run"], "compare got the same run twice"),
         (["compare", "run", "none"], "none does not exist: expected the folder of a run of bernflow fit"),
         (["summary", "none"], "none does not exist"),
         (["summary", "run", "--var", "twic"], "Did you mean 'twice'"),
@@ -94,6 +92,18 @@ def test_what_cannot_be_read_is_refused(capsys, files, monkeypatch, words, messa
     assert code == 1
     assert out == ""
     assert re.search(message, err)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [(["run"], "compare got one run, run: expected at least two"), (["run", "run"], "compare got the same run twice")],
+)
+def test_fewer_than_two_runs_are_a_wrong_command_line(capsys, files, monkeypatch, words, message):
+    monkeypatch.chdir(files)
+    code, _, err = run(capsys, "compare", *words)
+    assert code == 2
+    assert err.startswith("usage: bernflow compare [-h] RUN [RUN ...]")
+    assert message in err
 
 
 @pytest.mark.parametrize("name", ["run", "same.bernflow"])

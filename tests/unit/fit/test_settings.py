@@ -28,7 +28,7 @@ def resolve(**given):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"family": "bernstien"}, r"family='bernstien' is unknown: expected one of bernstein, .*student-t"),
+        ({"family": "bernstien"}, r"family='bernstien' is unknown: .*student-t.* Did you mean 'bernstein'\?$"),
         ({"family": "bernstein:f2"}, r"family='bernstein:f2' is unknown: expected one of"),
         ({"family": "bernstein-paper:f4"}, r"is unknown: expected one of .*bernstein-paper:f3"),
         ({"family": None}, r"family=None is unknown: expected one of"),
