@@ -127,6 +127,30 @@ def test_fits_are_compared_by_the_draws_that_they_give(exact, asked):
     assert found.table()["ks_limit"].item() == pytest.approx(2.23 * np.sqrt((1 + 1 / worth) / NUM), rel=0.05)
 
 
+def test_components_have_the_labels_of_the_tables():
+    with use_precision("float64"):
+        own = named_model()
+        q = LocationScale(DiagonalAffine(jnp.zeros(2), jnp.ones(2)))
+        post = Posterior(q, layout_of(own), own, judge(np.zeros(2000), num_resamples=2))
+    draws = np.random.default_rng(0).normal(size=(NUM, 2))
+    found = bf.compare({"draws": {"level": draws}, "fit": post}, loo=False)
+    assert [label for _, label in found.table().index] == ["level[north]", "level[south]"]
+    assert list(post.summary().index) == ["level[north]", "level[south]"]
+
+
+def named_model():
+    class Named(bf.Model):
+        def dims(self):
+            return {"level": ("place",)}
+
+        def coords(self):
+            return {"place": ["north", "south"]}
+
+    return Named(
+        prior={"level": dist.Normal(0.0, 1.0).expand([2]).to_event(1)}, log_likelihood=lambda theta: jnp.zeros(())
+    )
+
+
 def test_models_without_common_parameters(posterior):
     found = bf.compare({"fit": posterior, "other": normal_draws(0)}, var_names=[])
     assert found.components == []
