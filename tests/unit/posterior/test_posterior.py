@@ -224,10 +224,15 @@ def test_the_arviz_that_is_installed_gets_what_it_takes(make):
     assert type(found).__name__ == ("InferenceData" if is_old else "DataTree")
     assert {"mu", "s[0]", "s[1]", "twice"} == set(arviz.summary(found).index)
     assert arviz.loo(found).n_data_points == 4
-    if not is_old:
+    if is_old:
+        # Power scaling: the data know nothing of s.
+        scaled = {part: arviz.psens(found, component=part) for part in ("prior", "likelihood")}
+        assert float(scaled["likelihood"]["s"].max()) < 0.05 < float(scaled["prior"]["s"].min())
+    else:
         assert set(arviz.psense_summary(found).index) == {"mu", "s[0]", "s[1]", "twice"}
 
 
+@pytest.mark.filterwarnings("ignore:Estimated shape parameter")  # of LOO for 50 draws
 @pytest.mark.parametrize("installed", ["0.23.4", "1.3.0", None])
 def test_arviz_0_and_1_get_what_they_take(make, monkeypatch, installed):
     from bernflow.posterior import export
@@ -248,6 +253,9 @@ def test_arviz_0_and_1_get_what_they_take(make, monkeypatch, installed):
         assert set(tree.children) == set(vars(found)) - {"attrs"}
     else:
         assert set(found.children) == set(tree.children)
+        # ArviZ 1 consists of arviz_base, arviz_stats and arviz_plots.
+        assert {"mu", "s[0]", "s[1]", "twice"} == set(arviz_stats.summary(found, kind="stats").index)
+        assert arviz_stats.loo(found).n_data_points == 4
         with pytest.raises(ArgumentError, match=r"kind='inferencedata' needs ArviZ 0\.x"):
             post.to_arviz(50, kind="inferencedata")
     with pytest.raises(ArgumentError, match="kind='tree'"):
