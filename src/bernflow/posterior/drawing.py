@@ -69,6 +69,8 @@ def draw(
         kept = {name: v for name, v in theta.items() if name in posterior.names or name in wanted}
         return Sample(kept, densities if stats else {}, use)
     model = posterior.model
+    if model is None and deterministic is True:
+        _warn_of_omitted(posterior)
     with use_precision(posterior.precision):
         x, log_q = points(posterior, num, key, use)
         theta = sampling.constrain(posterior.layout, None if deterministic is False else model, x, _only(deterministic))
@@ -104,10 +106,11 @@ def need_model(posterior: "PosteriorParts", what: str) -> AbstractModel:
 
 
 def num_available(posterior: "PosteriorParts", num: int) -> int:
-    """Return how many of `num` draws there are: all of them, unless those in the file are all that there is."""
-    if posterior.model is not None or posterior.stored is None or not _needs_file(posterior, is_weighted(posterior)):
+    """Return how many of `num` draws there are with all quantities, which may be those in the file only."""
+    if posterior.model is not None or posterior.stored is None:
         return num
-    return min(num, posterior.stored.num)
+    in_file = _needs_file(posterior, is_weighted(posterior)) or derived_sizes(posterior)
+    return min(num, posterior.stored.num) if in_file else num
 
 
 def difference(log_density: np.ndarray, log_q: np.ndarray) -> Float[np.ndarray, " num"]:
@@ -196,6 +199,19 @@ def _stored_rows(
     if is_default:
         return np.arange(num)
     return generator(as_key(key)).permutation(stored.num)[:num]
+
+
+def _warn_of_omitted(posterior: "PosteriorParts") -> None:
+    """Warn that new draws of the flow lack the derived quantities, which only the model can compute."""
+    omitted = sorted(derived_sizes(posterior))
+    if omitted:
+        stored = posterior.stored.num if posterior.stored is not None else 0
+        warnings.warn(
+            f"bernflow: these draws lack {', '.join(omitted)}, which the file contains for its own {stored:,} draws "
+            f"(key={KEY}) only. Pass the model to bf.load(path, model=...).",
+            UserWarning,
+            stacklevel=user_level(),
+        )
 
 
 def _needs_file(posterior: "PosteriorParts", weighted: bool) -> bool:
