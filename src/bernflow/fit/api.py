@@ -277,7 +277,7 @@ def load(
         *model_args: positional arguments of a NumPyro model.
         model_kwargs: keyword arguments of a NumPyro model whose names are those of options of `load`.
         check: refuse a model or data other than those of the fit. With False they are attached all the same, and the
-            fit is judged anew by its weights under them.
+            fit is judged anew by its weights under them; a warning says so if it is poor.
         **model_keywords: keyword arguments of a NumPyro model.
 
     Example:
@@ -290,7 +290,10 @@ def load(
     given = model_arguments("bf.load", _options(load), model, model_args, model_kwargs, model_keywords)
     with use_precision(DIAGNOSTIC_PRECISION):
         attached = None if model is None else as_model(model, model_args, given)
-    return archive.load(path, attached, refine, check)
+    posterior = archive.load(path, attached, refine, check)
+    if attached is not None and not check:
+        warn_if_poor(posterior)
+    return posterior
 
 
 def _options(function: Callable) -> tuple[str, ...]:

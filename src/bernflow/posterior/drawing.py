@@ -105,11 +105,11 @@ def need_model(posterior: "PosteriorParts", what: str) -> AbstractModel:
     return posterior.model
 
 
-def num_available(posterior: "PosteriorParts", num: int) -> int:
-    """Return how many of `num` draws there are with all quantities, which may be those in the file only."""
+def num_available(posterior: "PosteriorParts", num: int, deterministic: bool = False) -> int:
+    """Return how many of `num` draws there are, with derived quantities or without: maybe only those in the file."""
     if posterior.model is not None or posterior.stored is None:
         return num
-    in_file = _needs_file(posterior, is_weighted(posterior)) or derived_sizes(posterior)
+    in_file = _needs_file(posterior, is_weighted(posterior)) or (deterministic and derived_sizes(posterior))
     return min(num, posterior.stored.num) if in_file else num
 
 

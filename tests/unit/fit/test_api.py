@@ -110,6 +110,12 @@ def test_save_and_load(posterior, model, y, tmp_path):
         np.testing.assert_array_equal(loaded.log_prob(loaded.draws(50)), posterior.log_prob(posterior.draws(50)))
     np.testing.assert_array_equal(loaded.draws(50, weighted=True)["s"], posterior.draws(50, weighted=True)["s"])
     assert loaded.refine(steps=5, progress=False).settings["steps"] == posterior.settings["steps"] + 5
+    with pytest.raises(ArgumentError, match=r"differs from that of the fit by up to .* nats at 8 draws of the fit"):
+        bf.load(path, model, y + 1.0)
+    with pytest.warns(UserWarning, match="bernflow: Poor"):
+        judged = bf.load(path, model, y + 1.0, check=False).diagnostics
+    assert judged.verdict == "poor"
+    assert "the verdict on an earlier fit under another model or other data" in judged.status
 
 
 def mixed(posterior, weight):
