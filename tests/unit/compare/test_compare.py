@@ -157,6 +157,7 @@ def test_models_without_common_parameters(posterior):
     assert found.status == "No parameters were compared, only evidence and predictive accuracy."
     assert len(found.table()) == 0
     assert "log evidence" in repr(found)
+    assert "differences" not in repr(found)
     assert "Comparison" in found._repr_html_()
 
 
