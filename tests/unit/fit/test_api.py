@@ -100,6 +100,15 @@ def test_refine_trains_on(posterior):
     assert finer.settings["family"] == posterior.settings["family"]
 
 
+@pytest.mark.filterwarnings("ignore:bernflow. Poor")
+def test_refining_ends_where_nothing_is_gained(model, y):
+    # A Gaussian is far from this posterior, and no training changes that.
+    post = bf.fit(model, y, family="gaussian", steps=1000, progress=False)
+    again = post.refine(progress=False)
+    assert again.settings["steps"] == 2000
+    assert again.diagnostics.status.endswith("Refining it by 1,000 steps did not raise the ELBO.")
+
+
 def test_save_and_load(posterior, model, y, tmp_path):
     path = posterior.save(tmp_path / "fit.bernflow")
     for loaded in (bf.load(path), bf.load(path, model, y)):
