@@ -1,5 +1,7 @@
+import html
 import re
 import sys
+import warnings
 from types import SimpleNamespace
 
 import arviz_stats
@@ -10,6 +12,7 @@ from numpyro.distributions import constraints
 from scipy import stats
 
 from bernflow.errors import ArgumentError
+from bernflow.fit.engine import warn_if_poor
 from bernflow.keys import as_key
 from bernflow.models.base import Site
 from bernflow.posterior import load, sampling
@@ -179,6 +182,25 @@ def test_what_follows_from_draws_is_weighted_where_they_are(make, build, tmp_pat
     assert run.summary.loc["mu", "mean"] == pytest.approx(post.draws()["mu"].mean(), rel=1e-12)
     page = post.report(tmp_path / "report.html").read_text()
     assert ("resampled by their importance weights" in page) == (shift > 0)
+
+
+@pytest.mark.parametrize("shift", [0.5, 3.0])
+def test_the_list_of_advice_is_one_everywhere(make, tmp_path, shift):
+    post = make(shift=shift)
+    assert post.diagnostics.verdict == ("usable" if shift < 1 else "poor")
+    page = html.unescape(re.sub("<[^>]*>", "", post.report(tmp_path / "report.html").read_text()))
+    card = html.unescape(re.sub("<[^>]*>", "", post._repr_html_()))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        warn_if_poor(post)
+    assert len(post.advice) >= 2
+    for number, sentence in enumerate(post.advice, 1):
+        plain = sentence.replace("`", "")
+        assert plain in page
+        assert plain in card
+        assert f"{number}. {plain}" in " ".join(repr(post).split())
+        # The status says already what the first sentence repeats.
+        assert shift < 1 or number == 1 or plain in str(said[0].message)
 
 
 def test_summary_chooses_quantities_as_arviz_does(make):
