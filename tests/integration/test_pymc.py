@@ -1,5 +1,10 @@
 """PyMC models from the model block to ArviZ."""
 
+import json
+import os
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -116,6 +121,41 @@ def test_save_and_load(posterior, schools, tmp_path):
     assert np.isfinite(inside).all()
     assert np.array_equal(inside, again.log_prob(drawn))
     assert np.isneginf(again.log_prob({**drawn, "tau": -drawn["tau"]})).all()
+
+
+ALONE = """
+import json, sys
+import bernflow as bf
+
+post = bf.load("post.bernflow")
+post.plot().savefig("post.png")
+post.report("post.html")
+theta = post.to_arviz(100, kind="datatree").posterior["theta"]
+found = {
+    "labels": theta["school"].values.tolist(),
+    "theta": post.draws(5)["theta"].tolist(),
+    "rows": list(post.summary("theta").index),
+    "text": repr(post),
+    "imported": "pymc" in sys.modules,
+}
+print(json.dumps(found))
+"""
+
+
+def test_another_process_reads_it_without_the_model(posterior, tmp_path):
+    posterior.save(tmp_path / "post.bernflow")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    found = json.loads(done.stdout)
+    assert found["labels"] == SCHOOLS
+    np.testing.assert_array_equal(found["theta"], posterior.draws(5)["theta"])
+    assert found["rows"] == [f"theta[{school}]" for school in SCHOOLS]
+    assert found["text"] == repr(posterior)
+    assert not found["imported"]
+    assert (tmp_path / "post.png").stat().st_size > 1000
+    assert (tmp_path / "post.html").stat().st_size > 10_000
 
 
 def conjugate(y):

@@ -2,8 +2,11 @@
 
 import gc
 import importlib.util
+import json
 import os
 import shutil
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -139,6 +142,45 @@ def test_export_and_a_saved_file(post, model, tmp_path):
     np.testing.assert_array_equal(loaded.draws(10)["theta"], post.draws(10)["theta"])
     theta = post.draws(5, deterministic=False)
     np.testing.assert_allclose(loaded.log_prob(theta), post.log_prob(theta), rtol=1e-12)
+
+
+ALONE = """
+import json, sys
+import bernflow as bf
+
+post = bf.load("post.bernflow")
+post.plot().savefig("post.png")
+post.report("post.html")
+tree = post.to_arviz(100, kind="datatree")
+found = {
+    "groups": sorted(tree.children),
+    "theta": post.draws(5)["theta"].tolist(),
+    "other": len(post.draws(7, key=3)["tau"]),
+    "rows": list(post.summary().index),
+    "text": repr(post),
+    "elpd": float(post.loo().elpd),
+    "imported": "httpstan" in sys.modules,
+}
+print(json.dumps(found))
+"""
+
+
+def test_another_process_reads_it_without_the_program(post, tmp_path):
+    post.save(tmp_path / "post.bernflow")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    found = json.loads(done.stdout)
+    assert found["groups"] == ["log_likelihood", "posterior", "posterior_predictive", "sample_stats"]
+    np.testing.assert_array_equal(found["theta"], post.draws(5)["theta"])
+    assert found["other"] == 7
+    assert found["rows"] == list(post.summary().index)
+    assert found["text"] == repr(post)
+    assert found["elpd"] == pytest.approx(float(post.loo().elpd), rel=1e-9)
+    assert not found["imported"]
+    assert (tmp_path / "post.png").stat().st_size > 1000
+    assert (tmp_path / "post.html").stat().st_size > 10_000
 
 
 def test_the_map_can_be_drawn(post):

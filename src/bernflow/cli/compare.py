@@ -5,7 +5,6 @@ from pathlib import Path
 
 import bernflow as bf
 from bernflow.cli.command import Command
-from bernflow.errors import ArgumentError
 from bernflow.runs.folder import load_any
 
 
@@ -24,10 +23,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Print the comparison."""
     if len(options.runs) < 2:
-        raise ArgumentError(f"compare got one run, {options.runs[0]}: expected at least two.")
+        options.parser.error(f"compare got one run, {options.runs[0]}: expected at least two.")
     names = [str(path) for path in options.runs]
     if len(set(names)) < len(names):
-        raise ArgumentError(f"compare got the same run twice ({', '.join(names)}): expected different ones.")
+        options.parser.error(f"compare got the same run twice ({', '.join(names)}): expected different ones.")
     posteriors = {name: load_any(path) for name, path in zip(names, options.runs, strict=True)}
     shapes = [{site.name: site.shape for site in post.layout.sites} for post in posteriors.values()]
     shared = [name for name, shape in shapes[0].items() if all(other.get(name) == shape for other in shapes)]

@@ -12,6 +12,7 @@ from bernflow.diagnostics.chains import ChainDiagnostics
 from bernflow.errors import ArgumentError
 from bernflow.keys import as_key
 from bernflow.posterior.arguments import check_count
+from bernflow.posterior.weighting import AUTO, Weighted
 
 
 def compare(
@@ -21,7 +22,7 @@ def compare(
     *,
     var_names: Sequence[str] | str | None = None,
     num: int = 4000,
-    weighted: bool = False,
+    weighted: Weighted = AUTO,
     tolerance: float = 0.0,
     loo: bool = True,
 ) -> Comparison:
@@ -40,7 +41,7 @@ def compare(
         var_names: the parameters to compare, if not all; [] compares only evidence and LOO, for models without common
             parameters.
         num: number of draws of every fit.
-        weighted: use importance-resampled draws of fits.
+        weighted: see `Posterior.draws`; with False, the fits are compared as they are.
         tolerance: allowed difference in addition to the Monte Carlo error, in units of the reference's sd.
         loo: estimate the predictive accuracy of entries with a pointwise log likelihood.
 

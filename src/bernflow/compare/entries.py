@@ -12,8 +12,10 @@ from bernflow.diagnostics.findings import Diagnostics
 from bernflow.errors import ArgumentError
 from bernflow.posterior import Posterior
 from bernflow.posterior.chains import NutsRun
+from bernflow.posterior.drawing import num_available
 from bernflow.posterior.export import export
-from bernflow.posterior.weighting import Weighted
+from bernflow.posterior.tables import Axes
+from bernflow.posterior.weighting import Weighted, is_weighted, num_effective
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -28,10 +30,13 @@ class Entry:
     Attributes:
         name: the user's name for it.
         draws: (chains, num, *shape) by parameter.
-        independent: whether the draws are independent, so that the effective sample size is their number.
+        independent: whether the draws are independent, so that the effective sample size is their number, unless they
+            are weighted.
         parameters: the names of the parameters; None if they cannot be distinguished from derived quantities.
         diagnostics: the diagnostics of a fit or of chains, if known.
         tree: returns the ArviZ tree with the pointwise log likelihood, if there is one.
+        num_effective: effective sample size of weighted draws, which repeat each other; None for others.
+        axes: names and labels of axes, if the model is known.
     """
 
     name: str
@@ -40,6 +45,8 @@ class Entry:
     parameters: tuple[str, ...] | None
     diagnostics: Diagnostics | ChainDiagnostics | None
     tree: "Callable[[], xr.DataTree] | None"
+    num_effective: float | None = None
+    axes: Axes | None = None
 
     def column(self, component: "Component") -> np.ndarray:
         """Return the draws of one component: (num,) if they are independent, else (chains, num)."""
@@ -50,15 +57,11 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class Component:
-    """One scalar component of a parameter."""
+    """One scalar component of a parameter, with its label, for example `b[2]` or `b[age]`."""
 
     name: str
     index: tuple[int, ...]
-
-    @property
-    def label(self) -> str:
-        """Name with index, for example `b[2]`."""
-        return self.name + (f"[{', '.join(map(str, self.index))}]" if self.index else "")
+    label: str
 
 
 def as_entry(name: str, value: Any, num: int, key: Any, weighted: Weighted) -> Entry:
@@ -67,7 +70,7 @@ def as_entry(name: str, value: Any, num: int, key: Any, weighted: Weighted) -> E
         return _from_posterior(name, value, num, key, weighted)
     if isinstance(value, NutsRun):
         draws = value.draws(deterministic=False)
-        return Entry(name, draws, False, tuple(draws), value.diagnostics, value.to_tree)
+        return Entry(name, draws, False, tuple(draws), value.diagnostics, value.to_tree, axes=value.axes)
     if hasattr(value, "children") and hasattr(value, "ds"):
         return _from_tree(name, value)
     if type(value).__name__ == "InferenceData":
@@ -108,9 +111,22 @@ def shared_components(entries: Sequence[Entry], var_names: Sequence[str] | None)
                 f"compare: {name!r} has shape {given}: expected one shape. Exclude it with var_names=[...], or rename "
                 "one of them."
             )
-    components = [Component(name, index) for name in names for index in np.ndindex(entries[0].draws[name].shape[2:])]
+    axes = next((entry.axes for entry in entries if entry.axes is not None), Axes())
+    components = [
+        Component(name, index, label)
+        for name in names
+        for index, label in _labels(axes, name, entries[0].draws[name].shape[2:])
+    ]
     # Exclude constant components, such as the corner of a Cholesky factor.
     return [c for c in components if any(np.ptp(entry.column(c)) > 0 for entry in entries)]
+
+
+def _labels(axes: Axes, name: str, shape: Sequence[int]) -> list[tuple[tuple[int, ...], str]]:
+    """Return indices and labels of all components: coordinates of the model, unless these repeat."""
+    found = list(axes.labels(name, shape))
+    if len({label for _, label in found}) < len(found):
+        return list(Axes(first=axes.first).labels(name, shape))
+    return found
 
 
 def matrix(entry: Entry, components: Sequence[Component]) -> Float[np.ndarray, "chains num d"]:
@@ -133,11 +149,13 @@ def _different(first: Entry, other: Entry, own: Sequence[str], names: Sequence[s
 
 
 def _from_posterior(name: str, posterior: Posterior, num: int, key: Any, weighted: Weighted) -> Entry:
-    draws = posterior.draws(num, key, weighted, deterministic=False)
+    num, use = num_available(posterior, num), is_weighted(posterior, weighted)
+    draws = posterior.draws(num, key, use, deterministic=False)
     has_tree = posterior.model is not None or posterior.roles.log_likelihood
-    tree = (lambda: export(posterior, num, key, weighted)) if has_tree else None
+    tree = (lambda: export(posterior, num, key, use)) if has_tree else None
     by_chain = {site: value[None] for site, value in draws.items()}
-    return Entry(name, by_chain, True, tuple(draws), posterior.diagnostics, tree)
+    worth = num_effective(posterior, num, use) if use else None
+    return Entry(name, by_chain, True, tuple(draws), posterior.diagnostics, tree, worth, posterior.axes)
 
 
 def _from_tree(name: str, tree: Any) -> Entry:

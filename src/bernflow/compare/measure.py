@@ -50,7 +50,13 @@ def differences(entry: Entry, reference: Entry, components: Sequence[Component],
     """Compare means and standard deviations within their Monte Carlo errors."""
     ours, theirs = ({c.label: e.column(c) for c in components} for e in (entry, reference))
     with np.errstate(invalid="ignore", divide="ignore"):
-        return agreement.compare(ours, theirs, tolerance)
+        return agreement.compare(
+            ours,
+            theirs,
+            tolerance,
+            num_effective=entry.num_effective,
+            reference_num_effective=reference.num_effective,
+        )
 
 
 def marginals(entry: Entry, reference: Entry, components: Sequence[Component]) -> list[Marginal]:
@@ -59,7 +65,10 @@ def marginals(entry: Entry, reference: Entry, components: Sequence[Component]) -
     for component in components:
         ours, theirs = entry.column(component), reference.column(component)
         sd = theirs.std()
-        num = [agreement.effective_number(values) for values in (ours, theirs)]
+        num = [
+            of.num_effective or agreement.effective_number(values)
+            for of, values in ((entry, ours), (reference, theirs))
+        ]
         limit = KS_LIMIT * np.sqrt(1 / num[0] + 1 / num[1])
         distance = stats.ks_2samp(ours.ravel(), theirs.ravel(), method="asymp").statistic
         moved = stats.wasserstein_distance(ours.ravel(), theirs.ravel()) / sd if sd > 0 else np.nan

@@ -162,7 +162,7 @@ class Comparison:
         return f"{len(self.entries)} posteriors, {num} component{'s' if num != 1 else ''}, reference {self.reference}"
 
     def _figures(self) -> list[tuple[str, str]]:
-        figures = [("differences in units of", f"the sd of {self.reference}")]
+        figures = [("differences in units of", f"the sd of {self.reference}")] if self.components else []
         if self.loo is not None:
             figures.append(("highest elpd by LOO", str(self.loo.index[0])))
         return figures

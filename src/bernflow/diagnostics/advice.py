@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bernflow.diagnostics.findings import MISSING_USABLE, USABLE_ESS, USABLE_KHAT, Diagnostics
-from bernflow.diagnostics.verdict import CAUSES_OF_IMPROPER
+from bernflow.diagnostics.verdict import BULK_KHAT, CAUSES_OF_IMPROPER
 
 SIMPLE_FAMILIES = ("gaussian", "gaussian-fullrank", "student-t", "bernstein-meanfield")
 # NUTS runs inside of a flow, which these families do not map onto the whole space.
@@ -81,6 +81,8 @@ def _first_step(diagnostics: Diagnostics, weights_work: bool, weighted: bool) ->
     """Say what may be done with the draws as they are."""
     if diagnostics.verdict == "poor":
         return "Do not use these draws: they do not follow the posterior."
+    if diagnostics.khat > BULK_KHAT and not diagnostics.weights_are_even:
+        return "Trust central intervals at most: the weights say nothing about mass that the draws do not reach."
     if not weights_work:
         return (
             "Trust means of bounded quantities and central intervals. Do not trust probabilities in the far tails, and "

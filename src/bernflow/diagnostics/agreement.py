@@ -109,6 +109,7 @@ def compare(
     tolerance: float = 0.0,
     num_errors: float = NUM_ERRORS,
     num_effective: float | None = None,
+    reference_num_effective: float | None = None,
 ) -> Agreement:
     """Compare draws with reference draws, column by column.
 
@@ -118,20 +119,18 @@ def compare(
         tolerance: allowance on top of the Monte Carlo error, in units of the reference's standard deviation.
         num_errors: number of combined standard errors allowed.
         num_effective: number of independent draws that `draws` are worth, where they repeat each other.
+        reference_num_effective: likewise for the reference.
     """
     missing = sorted(set(reference) - set(draws))
     if missing:
         raise ArgumentError(
             f"The draws lack the columns {', '.join(missing)} of the reference; got {', '.join(draws)}."
         )
-    return Agreement(
-        tuple(
-            _compare(name, moments(draws[name], num_effective), moments(reference[name]), tolerance, num_errors)
-            for name in reference
-        ),
-        num_errors,
-        tolerance,
-    )
+    moments_of = [
+        (name, moments(draws[name], num_effective), moments(values, reference_num_effective))
+        for name, values in reference.items()
+    ]
+    return Agreement(tuple(_compare(*both, tolerance, num_errors) for both in moments_of), num_errors, tolerance)
 
 
 def moments(values: np.ndarray, num_effective: float | None = None) -> Moments:

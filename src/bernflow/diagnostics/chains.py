@@ -8,7 +8,7 @@
 * poor: everything else, and an R-hat that is not a number: the chains have not seen the whole posterior.
 
 R-hat and the effective numbers are those of Vehtari, Gelman, Simpson, Carpenter and Buerkner (2021): rank-normalized,
-with split chains.
+with split chains. R-hat is judged as it is shown, rounded to three decimals.
 """
 
 import dataclasses
@@ -87,10 +87,11 @@ def judge_chains(found: Convergence, names: list[str], num_draws: int, num_diver
     reasons = []
     verdict: Verdict = "good"
     enough = min(bulk, tail) >= MIN_ESS
-    if not rhat <= POOR_RHAT or not (rhat <= MAX_RHAT or enough):
+    judged = round(rhat, 3)  # "R-hat 1.010" is not "above 1.01"
+    if not judged <= POOR_RHAT or not (judged <= MAX_RHAT or enough):
         verdict = "poor"
         reasons.append(f"the chains disagree about {names[worst]}; use more draws and a longer warmup.")
-    elif rhat > MAX_RHAT:
+    elif judged > MAX_RHAT:
         verdict = "usable"
         reasons.append(
             f"the R-hat of {names[worst]} is above {MAX_RHAT:g}, though there are many effective draws: use more draws "

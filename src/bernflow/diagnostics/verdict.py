@@ -94,10 +94,7 @@ CAUSES_OF_IMPROPER = (
     "clipped, and a log density of the wrong sign"
 )
 LOST_TAILS = "the fit does not cover the tails of the posterior, and weights cannot correct that"
-NO_TAILS = (
-    "trust means of bounded quantities and central intervals, but not tail probabilities; post.to_nuts() gives exact "
-    "draws"
-)
+NO_TAILS = "trust means of bounded quantities and central intervals, but not tail probabilities"
 
 
 def improper(parameters: str, until: float) -> Finding:
@@ -194,8 +191,7 @@ def _of_weights(
             "usable",
             "the draws agree with the density where they are, but with a k-hat above 1 the weights say nothing about "
             "mass that the draws do not reach",
-            "trust central intervals at most; post.refine() or a heavier base may improve the tails, and "
-            "post.to_nuts() gives exact draws",
+            "trust central intervals at most",
         )
     if ess >= USABLE_ESS:
         return say("poor", LOST_TAILS, "do not use the draws")

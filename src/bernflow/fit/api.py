@@ -284,7 +284,10 @@ def load(
     given = model_arguments("bf.load", _options(load), model, model_args, model_kwargs, model_keywords)
     with use_precision(DIAGNOSTIC_PRECISION):
         attached = None if model is None else as_model(model, model_args, given)
-    return archive.load(path, attached, refine, check)
+    posterior = archive.load(path, attached, refine, check)
+    if attached is not None and not check:
+        warn_if_poor(posterior)
+    return posterior
 
 
 def _options(function: Callable) -> tuple[str, ...]:

@@ -16,8 +16,8 @@ def expectation(posterior: Posterior, steps: int | None) -> str:
     """Say what training on from a posterior is expected to gain."""
     if posterior.diagnostics.improper is not None:
         return (
-            f"the posterior seems to be improper along {posterior.diagnostics.improper}: no training mends that. Give "
-            "these parameters a proper prior."
+            f"the posterior seems to be improper along {posterior.diagnostics.improper}: training cannot correct "
+            "that. Give these parameters a proper prior."
         )
     gained = rise(posterior.history)
     if gained is not None:

@@ -23,6 +23,7 @@ from bernflow.flows.structure import Structure
 from bernflow.flows.structured import StructuredBernsteinFlow
 from bernflow.flows.views import views_from_json
 from bernflow.flows.wide import WideBernsteinFlow
+from bernflow.nearest import nearest
 
 STUDENT_DEGREES_OF_FREEDOM = 5.0
 PAPER_LEARNING_RATE = 1e-3
@@ -218,6 +219,8 @@ def get_family(family: Any) -> Family:
             " Options of a family are no longer written after a colon: give a bf.Family. Those of the experiments are "
             "in benchmarks/families.py of the repository."
         )
+    else:
+        message += nearest(str(family), FAMILIES)
     raise ArgumentError(message)
 
 

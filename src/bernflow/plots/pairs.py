@@ -81,8 +81,12 @@ def plot_pairs(
     backend = choose_backend(backend)
     check_count(num)
     if isinstance(posterior_or_draws, Posterior):
-        draws = posterior_or_draws.draws(num_available(posterior_or_draws, DRAWS_PER_POINT * num), key)
         names: Sequence[str] = posterior_or_draws.names
+        chosen = [var_names] if isinstance(var_names, str) else var_names or names
+        # The file of a loaded posterior has fewer draws with derived quantities than its flow can make without.
+        derived = any(str(name).partition("[")[0] not in names for name in chosen)
+        available = num_available(posterior_or_draws, DRAWS_PER_POINT * num, derived)
+        draws = posterior_or_draws.draws(available, key, deterministic=derived)
         heading = verdict_title(posterior_or_draws.diagnostics)
     else:
         draws = _checked(posterior_or_draws)

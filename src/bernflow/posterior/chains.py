@@ -49,7 +49,7 @@ class NutsRun:
         self.num_gradients = num_gradients
         self.settings = dict(settings)
         self._layout, self._model = layout, model
-        self._names, self._values = _varying({name: self._theta[name] for name in layout.names}, self._axes)
+        self._names, self._values = _varying({name: self._theta[name] for name in layout.names}, self.axes)
         self._convergence = convergence(self._values)
         self.diagnostics: ChainDiagnostics = judge_chains(
             self._convergence, self._names, x.shape[0] * x.shape[1], int(np.sum(self.stats["diverging"]))
@@ -78,7 +78,7 @@ class NutsRun:
         """
         from arviz_stats import summary
 
-        axes = self._axes
+        axes = self.axes
         tree = to_datatree({"posterior": select(self._theta, var_names, filter_vars)}, axes.dims, axes.coords, True)
         return summary(tree, kind="all", ci_kind="eti", ci_prob=ci_prob, round_to="none")
 
@@ -105,10 +105,11 @@ class NutsRun:
                 groups[group] = {name: self._by_chain(v) if by_chain else v for name, v in values.items()}
             roles = Roles(model.predicted_names(), model.likelihood_names())
             groups |= moved(self._theta, roles, groups.get("log_likelihood"), log_likelihood)
-        return to_datatree(groups, self._axes.dims, self._axes.coords, by_chain=True)
+        return to_datatree(groups, self.axes.dims, self.axes.coords, by_chain=True)
 
     @property
-    def _axes(self) -> Axes:
+    def axes(self) -> Axes:
+        """Names and coordinate labels of the axes of all quantities."""
         with use_precision(str(self.x.dtype)):
             return Axes(self._model.dims(), self._model.coords(), self._model.first_index())
 

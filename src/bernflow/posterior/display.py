@@ -90,7 +90,7 @@ def plain(
     lines = [
         title,
         *_wrapped(status, "  ", "  "),
-        "  " + ", ".join(f"{name} {value}" for name, value in figures),
+        *(["  " + ", ".join(f"{name} {value}" for name, value in figures)] if figures else []),
         "",
         "  " + " " * width + "".join(f"{column:>{w}}" for column, w in zip(columns, widths, strict=True)),
     ]

@@ -69,6 +69,8 @@ def draw(
         kept = {name: v for name, v in theta.items() if name in posterior.names or name in wanted}
         return Sample(kept, densities if stats else {}, use)
     model = posterior.model
+    if model is None and deterministic is True:
+        _warn_of_omitted(posterior)
     with use_precision(posterior.precision):
         x, log_q = points(posterior, num, key, use)
         theta = sampling.constrain(posterior.layout, None if deterministic is False else model, x, _only(deterministic))
@@ -103,10 +105,12 @@ def need_model(posterior: "PosteriorParts", what: str) -> AbstractModel:
     return posterior.model
 
 
-def num_available(posterior: "PosteriorParts", num: int) -> int:
-    """Return the number of available draws: `num`, unless only the draws in the file exist."""
-    is_only_source = posterior.model is None and isinstance(posterior.layout, SavedLayout)
-    return min(num, posterior.stored.num) if is_only_source and posterior.stored is not None else num
+def num_available(posterior: "PosteriorParts", num: int, deterministic: bool = False) -> int:
+    """Return how many of `num` draws there are, with derived quantities or without: maybe only those in the file."""
+    if posterior.model is not None or posterior.stored is None:
+        return num
+    in_file = _needs_file(posterior, is_weighted(posterior)) or (deterministic and derived_sizes(posterior))
+    return min(num, posterior.stored.num) if in_file else num
 
 
 def difference(log_density: np.ndarray, log_q: np.ndarray) -> Float[np.ndarray, " num"]:
@@ -172,10 +176,9 @@ def _stored_rows(
     stored = posterior.stored
     if posterior.model is not None or stored is None:
         return None
-    is_only_source = isinstance(posterior.layout, SavedLayout)
     fits = stored.num > 0 and weighted == stored.weighted
-    if not is_only_source:
-        is_default = not isinstance(key, jax.Array) and key == KEY
+    is_default = not isinstance(key, jax.Array) and key == KEY
+    if not _needs_file(posterior, weighted):
         return np.arange(num) if fits and is_default and num <= stored.num else None
     if not fits:
         if weighted and not stored.weighted:
@@ -193,9 +196,27 @@ def _stored_rows(
             stacklevel=user_level(),
         )
         num = stored.num
-    if not isinstance(key, jax.Array) and key == KEY:
+    if is_default:
         return np.arange(num)
     return generator(as_key(key)).permutation(stored.num)[:num]
+
+
+def _warn_of_omitted(posterior: "PosteriorParts") -> None:
+    """Warn that new draws of the flow lack the derived quantities, which only the model can compute."""
+    omitted = sorted(derived_sizes(posterior))
+    if omitted:
+        stored = posterior.stored.num if posterior.stored is not None else 0
+        warnings.warn(
+            f"bernflow: these draws lack {', '.join(omitted)}, which the file contains for its own {stored:,} draws "
+            f"(key={KEY}) only. Pass the model to bf.load(path, model=...).",
+            UserWarning,
+            stacklevel=user_level(),
+        )
+
+
+def _needs_file(posterior: "PosteriorParts", weighted: bool) -> bool:
+    """Tell whether draws without the model can come from the file only: the flow knows no weights and not every map."""
+    return weighted or isinstance(posterior.layout, SavedLayout)
 
 
 def _only(deterministic: bool | Collection[str]) -> tuple[str, ...] | None:

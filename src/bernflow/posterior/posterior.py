@@ -234,7 +234,8 @@ class Posterior(PosteriorParts):
             raise ArgumentError(f"ci_prob={ci_prob!r}: expected a probability between 0 and 1.")
         sample = draw(self, num, key, weighted)
         chosen = tables.in_order(tables.select(sample.theta, var_names, filter_vars), self.names, self.roles)
-        worth = num_effective(self, num, sample.weighted)
+        taken = len(next(iter(sample.theta.values())))  # without the model the file may contain fewer
+        worth = num_effective(self, taken, sample.weighted)
         found, _ = tables.rows(chosen, ((1 - ci_prob) / 2, (1 + ci_prob) / 2), self.axes, worth)
         return tables.frame(found, ci_prob, round_to)
 

@@ -18,11 +18,11 @@ from bernflow.runs import write_run
 from bernflow.target import layout_of
 
 
-def exact(*names, mean=0.0):
-    """Independent normals, which need no fit."""
+def exact(*names, mean=0.0, error=0.0):
+    """Independent normals, which need no fit; one with an error makes the weights correct it."""
     with use_precision("float64"):
         model = bf.Model(
-            prior={name: dist.Normal(mean, 1.0) for name in names},
+            prior={name: dist.Normal(mean - error, 1.0) for name in names},
             log_likelihood=lambda theta: jnp.zeros(()),
             derived=lambda theta: {"twice": 2 * theta[names[0]]},
         )
@@ -58,6 +58,16 @@ def test_a_run_and_a_file_are_compared(capsys, files):
     assert "Not compared" not in out
 
 
+def test_draws_are_those_of_the_runs(capsys, files, tmp_path):
+    """Weighted where the verdict says that this corrects the fit, as in the tables of the runs."""
+    for name in ("one", "two"):
+        write_run(exact("a", "b", mean=0.5, error=0.5), tmp_path / name, formats=("csv",))
+    code, out, err = run(capsys, "compare", files / "run", tmp_path / "one", tmp_path / "two")
+    assert (code, err) == (0, "")
+    assert out.count("usable") == 2
+    assert "Agree" in out
+
+
 def test_what_is_not_shared_is_named(capsys, files):
     code, out, _ = run(capsys, "compare", files / "run", files / "other.bernflow")
     assert code == 0
@@ -71,8 +81,6 @@ def test_what_is_not_shared_is_named(capsys, files):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["compare", "run"], "compare got one run, .*run: expected at least two"),
-        (["compare", "run", "run"], "compare got the same run twice"),
         (["compare", "run", "none"], "none does not exist: expected the folder of a run of bernflow fit"),
         (["summary", "none"], "none does not exist"),
         (["summary", "run", "--var", "twic"], "Did you mean 'twice'"),
@@ -84,6 +92,18 @@ def test_what_cannot_be_read_is_refused(capsys, files, monkeypatch, words, messa
     assert code == 1
     assert out == ""
     assert re.search(message, err)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [(["run"], "compare got one run, run: expected at least two"), (["run", "run"], "compare got the same run twice")],
+)
+def test_fewer_than_two_runs_are_a_wrong_command_line(capsys, files, monkeypatch, words, message):
+    monkeypatch.chdir(files)
+    code, _, err = run(capsys, "compare", *words)
+    assert code == 2
+    assert err.startswith("usage: bernflow compare [-h] RUN [RUN ...]")
+    assert message in err
 
 
 @pytest.mark.parametrize("name", ["run", "same.bernflow"])

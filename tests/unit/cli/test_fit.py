@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import bernflow as bf
@@ -151,7 +152,7 @@ def test_a_model_from_files(finished, inputs):
 
 def test_options_reach_the_fit(capsys, inputs, tmp_path, fitted):
     words = "--seed 3 --family bernstein --order 7 --steps 9 --restarts 2 --components 2 --checks thorough"
-    words += " --quiet --format csv --draws 7"
+    words += " --time-limit 60 --quiet --format csv --draws 7"
     code, out, err = run(capsys, *inputs, "--out", tmp_path / "out", "--resample", *words.split())
     assert code == 0
     (asked,) = fitted
@@ -163,6 +164,7 @@ def test_options_reach_the_fit(capsys, inputs, tmp_path, fitted):
         "restarts": 2,
         "components": 2,
         "checks": "thorough",
+        "time_limit": 60.0,
     }
     assert {name: asked[name] for name in expected} == expected
     assert asked["progress"] is False
@@ -173,6 +175,32 @@ def test_options_reach_the_fit(capsys, inputs, tmp_path, fitted):
     manifest = json.loads((tmp_path / "out" / "run.json").read_text())
     assert (manifest["draws"], manifest["weighted"]) == (7, True)
     assert "draws.nc" not in manifest["files"]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_table_is_given_by_name(capsys, inputs, tmp_path, fitted, kind):
+    if kind == "parquet":
+        pytest.importorskip("pyarrow")
+    table, path = pd.DataFrame({"y": [0.5, 1.0, 1.5], "name": list("abc")}), tmp_path / f"data.{kind}"
+    table.to_csv(path, index=False) if kind == "csv" else table.to_parquet(path)
+    words = ("--data", path, "--out", tmp_path / "out", "--quiet", "--draws", 5)
+    assert run(capsys, inputs[0], *words, "--tolerance", 0.002)[0] == 0
+    [asked] = fitted
+    assert asked["tolerance"] == 0.002
+    assert asked["model_kwargs"]["N"] == 3
+    np.testing.assert_array_equal(asked["model_kwargs"]["y"], table["y"])
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["data"]["path"] == str(path)
+    code, _, err = run(capsys, *inputs, *words)
+    assert code == 2
+    assert f"DATA was given twice, {inputs[1]} and --data {path}: expected one." in err
+
+
+@pytest.mark.parametrize(("word", "meant"), [("--tolerence", "--tolerance"), ("--timelimit", "--time-limit")])
+def test_a_misspelt_option_gets_the_usage_of_the_command_and_a_suggestion(capsys, inputs, no_fit, word, meant):
+    code, out, err = run(capsys, *inputs, word, "1")
+    assert (code, out) == (2, "")
+    assert err.startswith("usage: bernflow fit [-h]")
+    assert err.endswith(f"bernflow fit: error: unrecognized arguments: {word} 1. Did you mean '{meant}'?\n")
 
 
 def test_json_is_all_that_is_on_stdout(capsys, inputs, tmp_path, fitted, posterior):
@@ -244,6 +272,7 @@ def test_folders_of_others_are_refused_before_the_fit(capsys, inputs, tmp_path, 
     code, out, err = run(capsys, *inputs, "--out", tmp_path)
     assert (code, out) == (1, "")
     assert f"bernflow: The folder {tmp_path} contains files that are not of a run of bernflow (notes.txt)" in err
+    assert "choose another folder (--out), or add the results to them (--force)." in err
     file = tmp_path / "notes.txt"
     assert run(capsys, *inputs, "--out", file / "out")[0] == 1
 

@@ -1,11 +1,18 @@
+import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
 
 import bernflow as bf
+from bernflow.diagnostics import judge
 from bernflow.errors import ArgumentError
+from bernflow.flows.affine import DiagonalAffine
+from bernflow.flows.gaussian import LocationScale
+from bernflow.posterior import Posterior
 from bernflow.posterior.export import to_datatree
+from bernflow.precision import use_precision
+from bernflow.target import layout_of
 
 NUM = 4000
 
@@ -99,12 +106,58 @@ def test_leave_one_out_is_that_of_the_exact_posterior(posterior, exact):
     assert np.isnan(bf.compare({"fit": posterior, "exact": exact}, loo=False).overview().loc["fit", "elpd_loo"])
 
 
+@pytest.mark.parametrize("asked", [{}, {"weighted": False}])
+def test_fits_are_compared_by_the_draws_that_they_give(exact, asked):
+    """A fit whose error the weights correct agrees with the posterior, unless its own draws are asked for."""
+    with use_precision("float64"):
+        own = bf.Model(
+            prior={"mu": dist.Normal(0.0, 1.0)},
+            likelihood=lambda theta: dist.Normal(theta["mu"], 1.0),
+            y=np.array([0.3, 1.2, -0.4]),
+        )
+        shifted = LocationScale(DiagonalAffine(jnp.array([0.275 + 0.5]), jnp.array([0.5])))  # by one sd
+        post = Posterior(shifted, layout_of(own), own, judge(np.zeros(2000), num_resamples=2))
+        post.diagnostics = judge(post.log_weights(20_000), num_resamples=5)
+    assert post.diagnostics.weights_correct
+    found = bf.compare({"exact": exact, "fit": post}, **asked)
+    assert found.agrees == {"fit": not asked}
+    # Resampled from 4 proposals per draw with an ESS of exp(-1); errors in units of the reference's sd.
+    worth = 1.0 if asked else 1 / (np.e / 4 + 0.75)
+    assert found.table()["mean_se"].item() == pytest.approx(np.sqrt((1 + 1 / worth) / NUM), rel=0.05)
+    assert found.table()["ks_limit"].item() == pytest.approx(2.23 * np.sqrt((1 + 1 / worth) / NUM), rel=0.05)
+
+
+def test_components_have_the_labels_of_the_tables():
+    with use_precision("float64"):
+        own = named_model()
+        q = LocationScale(DiagonalAffine(jnp.zeros(2), jnp.ones(2)))
+        post = Posterior(q, layout_of(own), own, judge(np.zeros(2000), num_resamples=2))
+    draws = np.random.default_rng(0).normal(size=(NUM, 2))
+    found = bf.compare({"draws": {"level": draws}, "fit": post}, loo=False)
+    assert [label for _, label in found.table().index] == ["level[north]", "level[south]"]
+    assert list(post.summary().index) == ["level[north]", "level[south]"]
+
+
+def named_model():
+    class Named(bf.Model):
+        def dims(self):
+            return {"level": ("place",)}
+
+        def coords(self):
+            return {"place": ["north", "south"]}
+
+    return Named(
+        prior={"level": dist.Normal(0.0, 1.0).expand([2]).to_event(1)}, log_likelihood=lambda theta: jnp.zeros(())
+    )
+
+
 def test_models_without_common_parameters(posterior):
     found = bf.compare({"fit": posterior, "other": normal_draws(0)}, var_names=[])
     assert found.components == []
     assert found.status == "No parameters were compared, only evidence and predictive accuracy."
     assert len(found.table()) == 0
     assert "log evidence" in repr(found)
+    assert "differences" not in repr(found)
     assert "Comparison" in found._repr_html_()
 
 

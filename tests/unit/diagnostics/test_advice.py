@@ -52,6 +52,25 @@ def test_more_steps_are_advised_only_where_the_elbo_rises(diagnostics):
     assert "The time limit has ended the training" in text(diagnostics, out_of_time=True)
 
 
+def test_the_verdict_and_the_list_advise_the_same():
+    """What helps depends on the training, the family and the flow, which the sentence of the verdict does not know."""
+    far = judge(np.log1p(2e-5 * np.random.default_rng(0).pareto(0.8, 20_000)), num_resamples=5)
+    assert far.khat > 1.0
+    tails = judge(np.log1p(0.01 * np.random.default_rng(0).pareto(1.3, 20_000)), num_resamples=5)
+    assert 0.7 < tails.khat < 1.0
+    for found, limit in (
+        (far, "rust central intervals at most"),
+        (tails, "rust means of bounded quantities"),
+    ):
+        assert found.verdict == "usable"
+        assert limit in found.status
+        assert limit in text(found)
+        for remedy in ("refine", "base", "to_nuts"):
+            assert remedy not in found.status
+        assert "refine" not in text(found)
+        assert "to_nuts" not in text(found, num_parts=2), "which a mixture does not have"
+
+
 def test_no_family_is_richer_than_the_default():
     assert "more flexible" not in text(POOR)
     assert "'gaussian' is a simple one" in text(POOR, family="gaussian")

@@ -60,6 +60,8 @@ def test_a_slightly_high_rhat_of_many_effective_draws_is_a_warning():
     assert found(1.012, ess=200.0).verdict == "poor"
     assert found(1.06).verdict == "poor"
     assert found(1.01).verdict == "good"
+    assert found(1.0104).verdict == "good", "which is shown as 1.010"
+    assert found(1.0106).verdict == "usable"
 
 
 def test_divergences_are_never_good():

@@ -113,6 +113,15 @@ def test_refine_takes_another_optimizer_but_not_another_flow(posterior):
         posterior.refine(training=0.1)
 
 
+@pytest.mark.filterwarnings("ignore:bernflow. Poor")
+def test_refining_ends_where_nothing_is_gained(model, y):
+    # A Gaussian is far from this posterior, and no training changes that.
+    post = bf.fit(model, y, family="gaussian", steps=1000, progress=False)
+    again = post.refine(progress=False)
+    assert again.settings["steps"] == 2000
+    assert again.diagnostics.status.endswith("Refining it by 1,000 steps did not raise the ELBO.")
+
+
 def test_save_and_load(posterior, model, y, tmp_path):
     path = posterior.save(tmp_path / "fit.bernflow")
     for loaded in (bf.load(path), bf.load(path, model, y)):
@@ -123,6 +132,12 @@ def test_save_and_load(posterior, model, y, tmp_path):
         np.testing.assert_array_equal(loaded.log_prob(loaded.draws(50)), posterior.log_prob(posterior.draws(50)))
     np.testing.assert_array_equal(loaded.draws(50, weighted=True)["s"], posterior.draws(50, weighted=True)["s"])
     assert loaded.refine(steps=5, progress=False).settings["steps"] == posterior.settings["steps"] + 5
+    with pytest.raises(ArgumentError, match=r"differs from that of the fit by up to .* nats at 8 draws of the fit"):
+        bf.load(path, model, y + 1.0)
+    with pytest.warns(UserWarning, match="bernflow: Poor"):
+        judged = bf.load(path, model, y + 1.0, check=False).diagnostics
+    assert judged.verdict == "poor"
+    assert "the verdict on an earlier fit under another model or other data" in judged.status
 
 
 def mixed(posterior, weight):

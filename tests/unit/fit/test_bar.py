@@ -195,7 +195,7 @@ class Fit:
         (Fit(np.linspace(-9, -5, 100)), None, "still rising when the training ended, by 0.4 nats in its last tenth"),
         (Fit(np.full(100, -5.0)), None, "no longer rising .* Training ends after 1,000 steps if these gain nothing."),
         (Fit(np.full(100, -5.0)), 50, "no longer rising .* likely to gain little.$"),
-        (Fit(np.full(100, -5.0), "b[0]"), None, "improper along b.0.: no training mends that"),
+        (Fit(np.full(100, -5.0), "b[0]"), None, "improper along b.0.: training cannot correct that"),
     ],
 )
 def test_refine_says_first_what_it_expects(terminal, fit, steps, words):

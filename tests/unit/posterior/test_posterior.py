@@ -1,5 +1,7 @@
+import html
 import re
 import sys
+import warnings
 from types import SimpleNamespace
 
 import arviz_stats
@@ -10,6 +12,7 @@ from numpyro.distributions import constraints
 from scipy import stats
 
 from bernflow.errors import ArgumentError
+from bernflow.fit.engine import warn_if_poor
 from bernflow.keys import as_key
 from bernflow.models.base import Site
 from bernflow.posterior import load, sampling
@@ -181,6 +184,25 @@ def test_what_follows_from_draws_is_weighted_where_they_are(make, build, tmp_pat
     assert ("resampled by their importance weights" in page) == (shift > 0)
 
 
+@pytest.mark.parametrize("shift", [0.5, 3.0])
+def test_the_list_of_advice_is_one_everywhere(make, tmp_path, shift):
+    post = make(shift=shift)
+    assert post.diagnostics.verdict == ("usable" if shift < 1 else "poor")
+    page = html.unescape(re.sub("<[^>]*>", "", post.report(tmp_path / "report.html").read_text()))
+    card = html.unescape(re.sub("<[^>]*>", "", post._repr_html_()))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        warn_if_poor(post)
+    assert len(post.advice) >= 2
+    for number, sentence in enumerate(post.advice, 1):
+        plain = sentence.replace("`", "")
+        assert plain in page
+        assert plain in card
+        assert f"{number}. {plain}" in " ".join(repr(post).split())
+        # The status says already what the first sentence repeats.
+        assert shift < 1 or number == 1 or plain in str(said[0].message)
+
+
 def test_summary_chooses_quantities_as_arviz_does(make):
     post = make()
     assert list(post.summary("s").index) == ["s[0]", "s[1]"]
@@ -224,10 +246,15 @@ def test_the_arviz_that_is_installed_gets_what_it_takes(make):
     assert type(found).__name__ == ("InferenceData" if is_old else "DataTree")
     assert {"mu", "s[0]", "s[1]", "twice"} == set(arviz.summary(found).index)
     assert arviz.loo(found).n_data_points == 4
-    if not is_old:
+    if is_old:
+        # Power scaling: the data know nothing of s.
+        scaled = {part: arviz.psens(found, component=part) for part in ("prior", "likelihood")}
+        assert float(scaled["likelihood"]["s"].max()) < 0.05 < float(scaled["prior"]["s"].min())
+    else:
         assert set(arviz.psense_summary(found).index) == {"mu", "s[0]", "s[1]", "twice"}
 
 
+@pytest.mark.filterwarnings("ignore:Estimated shape parameter")  # of LOO for 50 draws
 @pytest.mark.parametrize("installed", ["0.23.4", "1.3.0", None])
 def test_arviz_0_and_1_get_what_they_take(make, monkeypatch, installed):
     from bernflow.posterior import export
@@ -248,6 +275,9 @@ def test_arviz_0_and_1_get_what_they_take(make, monkeypatch, installed):
         assert set(tree.children) == set(vars(found)) - {"attrs"}
     else:
         assert set(found.children) == set(tree.children)
+        # ArviZ 1 consists of arviz_base, arviz_stats and arviz_plots.
+        assert {"mu", "s[0]", "s[1]", "twice"} == set(arviz_stats.summary(found, kind="stats").index)
+        assert arviz_stats.loo(found).n_data_points == 4
         with pytest.raises(ArgumentError, match=r"kind='inferencedata' needs ArviZ 0\.x"):
             post.to_arviz(50, kind="inferencedata")
     with pytest.raises(ArgumentError, match="kind='tree'"):

@@ -108,8 +108,34 @@ def test_weighted_draws_are_stored_where_weights_correct_the_fit(make, build, tm
     np.testing.assert_array_equal(again.draws()["mu"], post.draws()["mu"])
     assert "resampled by their importance weights" in repr(again)
     assert abs(again.draws()["mu"].mean() - 0.4) < 0.04
-    raw = again.draws(4000, weighted=False)["mu"]
+    raw = again.draws(4000, weighted=False, deterministic=False)["mu"]
     assert raw.mean() > 0.5
+
+
+def test_weighted_draws_of_the_file_serve_other_keys_and_figures(make, build, tmp_path, recwarn):
+    # The flow alone could draw for any key, but only without weights.
+    again = load(make(shift=0.5).save(tmp_path / "p"))
+    other = again.draws(100, key=5)["mu"]
+    assert len(np.unique(other)) == 100
+    assert set(other) <= set(again.draws()["mu"])
+    again.plot("pairs")
+    assert not recwarn.list
+    with pytest.warns(UserWarning, match=r"the file contains 4,000 draws, and more need the model"):
+        table = again.summary(num=5000, round_to="none")
+    assert table.equals(again.summary(round_to="none")), "errors of means, too, are those of 4,000 draws"
+    with pytest.raises(ArgumentError, match=r"weighted=True needs the model, which is not in the file"):
+        load(make().save(tmp_path / "good")).draws(weighted=True)
+
+
+def test_draws_that_lack_derived_quantities_say_so(make, build, tmp_path, recwarn):
+    again = load(make().save(tmp_path / "p"))
+    assert set(again.draws(4000)) == {"mu", "s", "twice"}
+    again.plot("pairs", var_names=["mu", "twice"])
+    again.draws(5000, deterministic=False)
+    assert not recwarn.list
+    for other in ({"num": 5000}, {"key": 7}):
+        with pytest.warns(UserWarning, match=r"lack twice, which the file contains for its own 4,000 draws"):
+            assert set(again.draws(**other)) == {"mu", "s"}
 
 
 def test_large_derived_quantities_stay_out_of_the_file(make, conjugate, build, tmp_path):

@@ -79,7 +79,7 @@ def climb(
             points.append(np.resize(generator(nth(key, 0)).permutation(others), (batch, target.dim)))
         for i, part in enumerate(points):
             found.append(jax.tree.map(np.asarray, find(target, part, nth(key, i + 1))))
-    kind = ", some of them draws of the prior" if has_prior and num else ""
+    kind = " (some of them draws of the prior)" if has_prior and num else ""
     return ranked(stack(found)), len(found) * batch, kind
 
 
