@@ -25,8 +25,8 @@ LARGEST_SHARE = 0.02
 FAR, MOST_FAR = 1000.0, 0.1
 # Logs of masses below this are zero.
 LEAST_LOG_MASS = -700.0
-# A fit has too little mass where it has less than the posterior by so many nats.
-LACKING = math.log(2.0)
+# A fit has too little mass where it has so many times less than the posterior.
+LACKING = 1.2
 
 
 class Weighed(NamedTuple):
@@ -55,8 +55,8 @@ class Weighed(NamedTuple):
         )
 
     def excess(self) -> Found:
-        """Return the mass of the posterior where the fit has less than half of it."""
-        lacking = self.log_p > self.log_q + LACKING
+        """Return the mass of the posterior that the fit lacks where it has visibly less."""
+        lacking = self.log_p > self.log_q + math.log(LACKING)
         log_p, log_q = self.log_p[lacking], self.log_q[lacking]
         return Found(self.points[lacking], log_p + np.log1p(-np.exp(log_q - log_p)))
 

@@ -189,9 +189,12 @@ def sight(found: Found, subject: Subject, modes: bool, times: float = 1.0) -> Si
 
 
 def gaussian_of(found: Found, draws: Float[np.ndarray, "s p"]) -> Gaussian | None:
-    """Return the Gaussian of mass that was found, as the only one of a stack; None where matrices are too large."""
+    """Return the Gaussian of mass that was found, as the only one of a stack.
+
+    None where there is no mass, or matrices are too large.
+    """
     dim = found.points.shape[1]
-    if not is_dense(dim):
+    if not is_dense(dim) or not len(found.points):
         return None
     mean, offset = found.mean(), found.points - found.mean()
     weights = found.weights()
