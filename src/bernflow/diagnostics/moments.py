@@ -91,6 +91,11 @@ class MomentErrors(NamedTuple):
         mean, sd = np.abs(self.mean) + EXCLUDED * self.mean_se, np.abs(self.sd) + EXCLUDED * self.sd_se
         return self.largest <= LARGEST_SHARE and bool(np.all(self.known & (mean <= MEAN_ERROR) & (sd <= SD_ERROR)))
 
+    @property
+    def seem_wrong(self) -> bool:
+        """Whether a mean or a standard deviation is wrong, maybe by chance."""
+        return bool(np.any(self.known & ((np.abs(self.mean) > MEAN_ERROR) | (np.abs(self.sd) > SD_ERROR))))
+
     def effect(self) -> Effect:
         """Return the errors of the parameter that is most wrong."""
         size = np.maximum(np.abs(self.mean) / MEAN_ERROR, np.abs(self.sd) / SD_ERROR)

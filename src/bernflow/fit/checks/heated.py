@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
 from bernflow.diagnostics.elsewhere import Found
+from bernflow.diagnostics.findings import Diagnostics
 from bernflow.diagnostics.moments import NUM_GROUPS, MomentErrors, Weighed, errors_of
 from bernflow.fit.checks.evidence import Evidence, Sighting, Subject, gaussian_of, sight
 from bernflow.fit.checks.proposal import log_density, sets, spread
@@ -66,12 +67,10 @@ class HeatedDraws:
         num = num_heated(len(subject.log_weights), target.dim) * subject.settings.checks.times
         heated = draw_heated(fit, target, log_evidence, heat_key, num)
         seen, moments = sight(heated.found, subject, modes=False), heated.errors(subject.draws)
-        # Weights correct what they can of a fit that is weighted.
-        as_they_are = not subject.alone.weights_correct
-        if seen.is_notable or (as_they_are and moments is not None and not moments.are_right):
+        if seen.is_notable or (moments is not None and _are_open(subject.alone, moments)):
             heated = heated.joined(draw_heated(fit, target, log_evidence, more_key, CONFIRM * num), CONFIRM)
             seen, moments = sight(heated.found, subject, modes=False), heated.errors(subject.draws)
-        wrong = as_they_are and moments is not None and moments.are_wrong
+        wrong = moments is not None and moments.are_wrong and not subject.alone.weights_correct
         if wrong and moments is not None and heated.weighed is not None and not seen.is_notable:
             # Mass that the fit has too little of, but not a hundred times too little.
             excess = heated.weighed.excess()
@@ -83,6 +82,12 @@ class HeatedDraws:
             moments=moments,
             mass_ends=seen.is_notable and heated.ends,
         )
+
+
+def _are_open(alone: Diagnostics, moments: MomentErrors) -> bool:
+    """Tell whether more draws may change a verdict by the moments; weights correct what they can of a weighted fit."""
+    relief = alone.verdict == "poor" and not moments.are_right
+    return not alone.weights_correct and (relief or moments.seem_wrong)
 
 
 def num_heated(num_draws: int, dim: int) -> int:

@@ -38,9 +38,11 @@ def sums_of(target: Target) -> tuple[Sum, ...]:
         >>> sums_of(Target(bf.from_log_density(log_density, init=jnp.zeros(3))))
         (Sum(num=2, shape=()),)
     """
-    selection = Selection(None)
+    selection, x = Selection(None), np.zeros(target.dim)
     try:
-        jax.eval_shape(lambda x: selected(target, x, selection), np.zeros(target.dim))
+        if not _has_sums(jax.make_jaxpr(target.log_density)(x).jaxpr):
+            return ()
+        jax.eval_shape(jax.grad(lambda x: selected(target, x, selection)), x)
     except BernflowError:
         raise
     except Exception:  # of JAX: what cannot be traced in parts is not taken apart
