@@ -54,15 +54,6 @@ class Found(NamedTuple):
         return weights / np.sum(weights)
 
 
-def joined(first: Found, second: Found, times: float) -> Found:
-    """Return two estimates of the same mass as one, the second from so many times as many draws."""
-    shares = np.log1p(times) * -1.0, np.log(times / (1.0 + times))
-    return Found(
-        np.concatenate([first.points, second.points]),
-        np.concatenate([first.log_mass + shares[0], second.log_mass + shares[1]]),
-    )
-
-
 def nothing(dim: int) -> Found:
     """Return what is found where there is nothing."""
     return Found(np.empty((0, dim)), np.empty(0))
@@ -74,7 +65,8 @@ class Effect:
 
     Attributes:
         mean_error: change of a mean, in standard deviations of the whole.
-        sd_error: the standard deviation of the whole is so many times that of the fit, less 1.
+        sd_error: the standard deviation of the whole is so many times that of the fit, less 1; negative where the fit
+            is too wide.
         parameter: its index.
     """
 
@@ -85,7 +77,7 @@ class Effect:
     @property
     def matters(self) -> bool:
         """Whether a mean or a standard deviation is wrong."""
-        return self.mean_error > MEAN_ERROR or self.sd_error > SD_ERROR
+        return self.mean_error > MEAN_ERROR or abs(self.sd_error) > SD_ERROR
 
 
 def effect_of(found: Found, draws: Float[np.ndarray, "s p"]) -> Effect:
@@ -103,7 +95,7 @@ def effect_of(found: Found, draws: Float[np.ndarray, "s p"]) -> Effect:
         sd = np.sqrt(np.maximum(whole, np.finfo(float).tiny))
         means = np.nan_to_num(np.abs(shift) / sd)
         sds = np.nan_to_num(sd / np.sqrt(np.maximum(variance, np.finfo(float).tiny)) - 1.0)
-    size = np.maximum(means / MEAN_ERROR, sds / SD_ERROR)
+    size = np.maximum(means / MEAN_ERROR, np.abs(sds) / SD_ERROR)
     for worst in map(int, np.argsort(-size)[:MAX_CANDIDATES]):
         if size[worst] <= 1.0 or not _has_heavy_tails(draws[:, worst]):
             return Effect(float(means[worst]), float(sds[worst]), worst)

@@ -85,6 +85,8 @@ BULK_KHAT, BULK_ESS = 1.0, 0.9
 AGREEING_LIMITS = ((1.5, 0.99), (np.inf, 0.999))
 # Below this the tail of the weights holds too few draws to call anything good.
 MIN_DRAWS_GOOD = 1000
+# With a lower ESS fraction moments that are right do not make a fit usable: others are wrong.
+LEAST_RELIEVED_ESS = 0.5
 # Missing mass that makes a fit poor.
 MISSING_POOR = 0.05
 # Of the same mass, found by heated draws and by other starts, the latter say more: that there is a mode.
@@ -141,7 +143,7 @@ def _missing(found: Elsewhere, num_parts: int) -> Finding | None:
     who = "other starts" if found.modes else "draws with heated noise"
     if effect.matters:
         change = f", which changes the mean of {found.label} by {effect.mean_error:.2g} sd"
-        change += f" and makes its sd {1.0 + effect.sd_error:.2g} times as large" if effect.sd_error > 0.0 else ""
+        change += f" and makes its sd {1.0 + effect.sd_error:.2g} times as large" if effect.sd_error else ""
     return Finding(
         MISSING,
         "poor" if found.share > MISSING_POOR else "usable",
@@ -210,6 +212,19 @@ def _unsearched(alone: Diagnostics, elsewhere: Elsewhere | None) -> Finding | No
     if khat <= BULK_KHAT or any(khat <= highest and ess >= least for highest, least in AGREEING_LIMITS):
         return None
     return Finding(UNSEARCHED, "poor", LOST_TAILS, "do not use the draws")
+
+
+def relieved(alone: Diagnostics) -> Diagnostics:
+    """Return a judgment by the weights where draws from a wider distribution say that all moments are right.
+
+    A high k-hat comes from tails that the draws do not reach, and so do the weights of wider draws not have it.
+    """
+    found = [finding for finding in alone.findings if finding.kind == WEIGHTS and finding.level == "poor"]
+    if not found or alone.ess_fraction < LEAST_RELIEVED_ESS:
+        return alone
+    cause = "by draws with heated noise all means and standard deviations are right, but the far tails are not"
+    usable = dataclasses.replace(found[0], level="usable", cause=cause, advice=NO_TAILS)
+    return dataclasses.replace(alone, findings=tuple(usable if each is found[0] else each for each in alone.findings))
 
 
 def may_be_good(khat: float, ess: float, dim: int) -> bool:
@@ -305,6 +320,6 @@ def with_search(
         found = dataclasses.replace(found, share=max(modes, found.share), modes=True)
     findings = [_missing(found, num_parts), _unsearched(diagnostics, elsewhere)]
     if missing_mass is not None or found.looked or found.share > 0.0:
-        effect = max(found.effect.mean_error, found.effect.sd_error)
+        effect = max(found.effect.mean_error, abs(found.effect.sd_error))
         diagnostics = dataclasses.replace(diagnostics, missing_mass=found.share, missing_effect=effect)
     return diagnostics.adding(*filter(None, findings), looked=found.places() or None)

@@ -34,6 +34,8 @@ SMALL_BLOCK = 48
 # Rows of data times draws that are evaluated at once. A CPU is four times faster if they fit into its cache; an
 # accelerator needs large batches.
 ROWS_TIMES_DRAWS_ON_CPU, ROWS_TIMES_DRAWS_ON_ACCELERATOR = 2**16, 2**25
+# Up to so many dimensions, the density of a flow is compiled as fast as possible.
+FEW_DIM = 20
 # Proposals per weighted draw: with equal weights every proposal is used at most once.
 OVERSAMPLING = 4
 
@@ -118,7 +120,7 @@ def prepare(flow: AbstractFlow, layout: AbstractLayout, model: AbstractModel) ->
     noise_block.prepare(flow, as_key(0))
 
 
-@filter_jit
+@background_jit(Effort.LIGHT)
 def _log_q_block(distribution: AbstractDistribution, x: Float[Array, "s p"]) -> Float[Array, " s"]:
     return distribution.log_prob(x)
 
@@ -189,7 +191,9 @@ def log_density(layout: AbstractLayout, model: AbstractModel, x: np.ndarray) -> 
 
 def log_q(distribution: AbstractDistribution, x: np.ndarray) -> np.ndarray:
     """Evaluate log q on R^p; -inf if the inverse overflows."""
-    found = in_blocks(lambda part, _: _log_q_block(distribution, part), x, block_of(distribution.dim))
+    # A verdict takes a few blocks, each of them dim steps: in few dimensions less time than a better compilation.
+    block = _log_q_block.with_effort(Effort.LEAST if distribution.dim <= FEW_DIM else Effort.LIGHT)
+    found = in_blocks(lambda part, _: block(distribution, part), x, block_of(distribution.dim))
     return np.where(np.isnan(found), -np.inf, found)
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import importlib.util
 import json
 import os
+import re
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -170,10 +171,9 @@ def read_run(folder: str | os.PathLike) -> Run:
 
 def _check_table(path: Path) -> None:
     """Raise an error for a table with more cells than bytes, because pandas pads short rows."""
-    rows, columns = 0, 0
-    with open(path, "rb") as file:
-        for line in file:
-            rows, columns = rows + 1, max(columns, line.count(b",") + 1)
+    # A row ends at a carriage return, too.
+    lines = re.split(rb"[\r\n]", path.read_bytes())
+    rows, columns = len(lines) - 1, max(line.count(b",") + 1 for line in lines)
     if rows * columns > path.stat().st_size:
         raise ValueError(f"{path.name} claims {rows:,} rows of {columns:,} columns and has {path.stat().st_size} bytes")
 

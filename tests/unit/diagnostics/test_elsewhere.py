@@ -13,7 +13,6 @@ from bernflow.diagnostics.elsewhere import (
     Found,
     effect_of,
     join,
-    joined,
     nothing,
 )
 from bernflow.diagnostics.rounding import unresolved
@@ -35,12 +34,6 @@ def test_the_share_is_one_of_the_whole():
     assert found(0.3, [0.0, 0.0]).share == pytest.approx(0.3)
     assert nothing(2).share == 0.0
     assert nothing(2).effective() == 0.0
-
-
-def test_two_estimates_are_one_by_their_numbers_of_draws():
-    both = joined(found(0.5, [0.0]), Found(np.array([[1.0]]), np.log([3.0])), 3)
-    assert np.exp(both.log_mass).sum() == pytest.approx((1.0 + 3 * 3.0) / 4)
-    assert both.mean() == pytest.approx([0.9])
 
 
 def test_the_effect_is_that_on_the_parameter_that_changes_most():

@@ -1,5 +1,7 @@
 """Mass that no draw of a fit reaches is found by heated draws and from other starts."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,10 +11,11 @@ import pytest
 
 import bernflow as bf
 from bernflow.diagnostics.elsewhere import effect_of
+from bernflow.diagnostics.findings import Finding
 from bernflow.diagnostics.verdict import judge_weights
 from bernflow.fit.checks.climbing import climb
 from bernflow.fit.checks.evidence import Evidence, Subject, gaussian_of
-from bernflow.fit.checks.heated import draw_heated, num_heated
+from bernflow.fit.checks.heated import HeatedDraws, draw_heated, num_heated
 from bernflow.fit.checks.probes import missed_modes, ranked, stack
 from bernflow.fit.checks.run import run_checks
 from bernflow.fit.checks.scan import Scan, standing_out
@@ -154,9 +157,10 @@ def test_paths_from_far_out_find_a_far_mode():
     elsewhere = evidence.elsewhere(target.layout.labels())
     assert elsewhere.modes
     assert elsewhere.share == pytest.approx(0.4, rel=0.1)
-    # Eight paths more begin where the tempered run ended.
+    # Eight paths more begin where the tempered run ended, and eight at modes of terms.
     particles, scan = "a tempered run of 1,000 particles", "a scan of 100,000 points"
-    assert elsewhere.looked == ("4,000 heated draws", "80 starts", particles, scan)
+    terms = "2 modes of single terms of the density"
+    assert elsewhere.looked == ("4,000 heated draws", "88 starts", particles, scan, terms)
     assert any(np.allclose(place, 12.0, atol=1.0) for place in evidence.places.loc)
     found = subject.judge(evidence)
     assert found.verdict == "poor"
@@ -214,10 +218,47 @@ def test_the_prior_tells_where_to_start():
 
     target = Target(as_model(model, (), {}))
     heated = draw_heated(unit(2, 1000.0), target, 0.0, as_key(0), 500)
-    probes, num, origin = climb(target, SETTINGS, start_at_zero(2), heated.points, np.empty((0, 2)), as_key(1))
+    probes, num, origin = climb(target, SETTINGS, start_at_zero(2), (heated.points, *[np.empty((0, 2))] * 2), as_key(1))
     assert num == 72
     assert "prior" in origin
     assert {round(float(x), -2) for x in probes.loc[probes.elbo > -20.0, 0]} >= {1000.0, 1500.0}
+
+
+def test_mass_that_is_thin_and_not_absent_counts_by_what_it_does_to_moments():
+    """A fit with two thirds of the wide part that it should have misses nothing; its standard deviation is wrong."""
+    target = target_of(mixed(normal, lambda x: normal(x, 25.0), 0.007), 1)
+    fit = Mixture(
+        (unit(1), LocationScale(TriangularAffine(jnp.zeros(1), 25.0 * jnp.eye(1)))),
+        jnp.log(jnp.array([0.9955, 0.0045])),
+    )
+    draws, log_q = map(np.asarray, fit.sample_and_log_prob(as_key(1), 20_000))
+    log_weights = np.asarray(jax.vmap(target.log_density)(draws)) - log_q
+    alone = judge_weights(np.zeros(20_000))  # "good", as where no draw is far enough out
+    told, keys = (alone, target, SETTINGS, Deadline.start()), (as_key(0), as_key(1))
+    subject = Subject(fit, draws, log_weights, *told, *keys)
+    evidence = HeatedDraws().run(subject, Evidence())
+    assert evidence.moments.are_wrong
+    judged = subject.judge(evidence)
+    assert judged.verdict == "usable"
+    assert judged.missing_effect == pytest.approx(np.sqrt((1 + 0.007 * 624) / (1 + 0.0045 * 624)) - 1, abs=0.05)
+    assert "times as large" in judged.status
+    # As wide as what is too thin, so that a mixture can learn it.
+    assert 15.0 < float(evidence.places.factor[0, 0, 0]) < 35.0
+
+
+def test_moments_that_are_right_relieve_a_fit_whose_tails_are_not():
+    """A posterior with heavier tails than the fit: the weights have no variance, and the moments are right."""
+    target = target_of(mixed(normal, lambda x: normal(x, 30.0), 1e-5), 2)
+    draws = np.random.default_rng(0).normal(size=(20_000, 2))
+    alone = judge_weights(np.zeros(20_000))
+    alone = dataclasses.replace(alone, ess_fraction=0.8, findings=(Finding("weights", "poor", "the tails"),))
+    told, keys = (alone, target, SETTINGS, Deadline.start()), (as_key(0), as_key(1))
+    subject = Subject(unit(2), draws, np.zeros(20_000), *told, *keys)
+    judged = subject.judge(HeatedDraws().run(subject, Evidence()))
+    assert judged.verdict == "usable"
+    assert "all means and standard deviations are right" in judged.status
+    far = dataclasses.replace(subject, alone=dataclasses.replace(alone, ess_fraction=0.3))
+    assert far.judge(HeatedDraws().run(far, Evidence())).verdict == "poor"
 
 
 def test_heated_draws_are_fewer_where_draws_are():

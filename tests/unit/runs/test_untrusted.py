@@ -66,10 +66,11 @@ def test_what_was_written_can_be_read(crafted, name):
     assert material_of_run(folder).draws["part/w"].shape == (NUM, 2, 3)
 
 
-def test_short_rows_claim_nothing(crafted):
+@pytest.mark.parametrize("end", ["\n", "\r"])
+def test_short_rows_claim_nothing(crafted, end):
     folder, name = crafted("csv"), "summary.csv"
     columns = ",".join(["name", "mu", *(f"a.{i}" for i in range(1, 30_000))])
-    (folder / name).write_text(columns + "\n" + "1\n" * 30_000)
+    (folder / name).write_bytes((columns + end + f"1{end}" * 30_000).encode())
     reseal(folder)
     refused(folder, "claims 30,001 rows of 30,001 columns")
 

@@ -16,6 +16,8 @@ from bernflow.precision import use_precision
 from bernflow.preflight import prior_draws
 from bernflow.target import Target
 
+Points = Float[np.ndarray, "n p"]
+
 # Paths, where the density is little work, and where it is more or has loops.
 NUM_PATHS, NUM_PATHS_OF_MORE_WORK = 64, 16
 # In more dimensions a path takes long; there are half as many for each doubling.
@@ -42,8 +44,10 @@ class Paths:
             return evidence.replace(sightings=(Sighting(found, Effect(), None),))
         climb_key, mode_key = subject.search_keys[2:4]
         first, *others = evidence.sightings
-        ends = others[0].found.points if others else np.empty((0, target.dim))
-        probes, num, kind = climb(target, subject.settings, probes, evidence.points, ends, climb_key)
+        nowhere = np.empty((0, target.dim))
+        arrived = others[0].found.points if others else nowhere
+        ends = nowhere if evidence.ends is None else evidence.ends
+        probes, num, kind = climb(target, subject.settings, probes, (evidence.points, arrived, ends), climb_key)
         found, places = missed_modes(probes, target, draws, log_evidence, mode_key)
         # More exact than a tempered run.
         seen = Sighting(found, effect_of(found, draws), places)
@@ -55,8 +59,7 @@ def climb(
     target: Target,
     settings: Settings,
     probes: Gaussian,
-    promising: Float[np.ndarray, "n p"],
-    others: Float[np.ndarray, "n p"],
+    places: tuple[Points, Points, Points],
     key: Key[Array, ""],
 ) -> tuple[Gaussian, int, str]:
     """Return probes with those that more paths have found, the best first, the number of all, and their origin.
@@ -65,18 +68,20 @@ def climb(
         target: the posterior.
         settings: those of the fit, which has compiled the search for a start.
         probes: what the paths of the start have found.
-        promising: points where modes may be, the most promising first.
-        others: more points that mass was found at, of which one batch is taken.
+        places: points where modes may be, the most promising first; points that mass was found at, of which one batch
+            is taken; and points that are all taken.
         key: makes the starts.
     """
     batch = len(probes.loc)
     num = num_paths(target) * settings.checks.times // batch
     found = [probes]
     find = finder(target.dim).with_effort(effort_for_start(target))
+    promising, arrived, ends = places
     with use_precision(settings.precision):
         points, has_prior = _points(target, promising, num, batch, key)
-        if len(others):
-            points.append(np.resize(generator(nth(key, 0)).permutation(others), (batch, target.dim)))
+        if len(arrived):
+            points.append(np.resize(generator(nth(key, 0)).permutation(arrived), (batch, target.dim)))
+        points += [np.resize(ends[i : i + batch], (batch, target.dim)) for i in range(0, len(ends), batch)]
         for i, part in enumerate(points):
             found.append(jax.tree.map(np.asarray, find(target, part, nth(key, i + 1))))
     kind = " (some of them draws of the prior)" if has_prior and num else ""

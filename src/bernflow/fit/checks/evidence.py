@@ -13,7 +13,8 @@ from jaxtyping import Array, Float, Key
 
 from bernflow.diagnostics.elsewhere import Effect, Elsewhere, Found, effect_of
 from bernflow.diagnostics.findings import MISSING_USABLE, Diagnostics
-from bernflow.diagnostics.verdict import improper, unresolved, with_search
+from bernflow.diagnostics.moments import MomentErrors
+from bernflow.diagnostics.verdict import improper, relieved, unresolved, with_search
 from bernflow.fit.checks.probes import stack
 from bernflow.fit.deadline import Deadline
 from bernflow.fit.settings import Settings
@@ -66,6 +67,8 @@ class Evidence:
         looked: the places that were looked at, as words: "4,000 heated draws", "64 starts".
         sightings: mass outside of the fit, the most exact estimate first.
         points: points from which to look for modes, the most promising first; None before the search has begun.
+        moments: errors of means and standard deviations, by heated draws; None without them.
+        ends: modes of single terms of the density, as more such points; None without any.
         mass_ends: whether mass was found farther out than the fit, and it comes to an end there.
         endless: where the density does not decay, or None.
         lost: what is lost in rounding, or None.
@@ -74,6 +77,8 @@ class Evidence:
     looked: tuple[str, ...] = ()
     sightings: tuple[Sighting, ...] = ()
     points: Float[np.ndarray, "n p"] | None = None
+    moments: MomentErrors | None = None
+    ends: Float[np.ndarray, "n p"] | None = None
     mass_ends: bool = False
     endless: Endless | None = None
     lost: str | None = None
@@ -138,8 +143,8 @@ class Subject:
 
     @property
     def search_keys(self) -> tuple[Key[Array, ""], ...]:
-        """Keys of heated draws, of more of them, of paths, of modes, of tempered runs and of a scan."""
-        return tuple(spawn(self.key, 6))
+        """Keys of heated draws, of more of them, of paths, of modes, of tempered runs, of a scan and of terms."""
+        return tuple(spawn(self.key, 7))
 
     def judge(self, evidence: Evidence) -> Diagnostics:
         """Return the verdict with what checks have found."""
@@ -147,7 +152,9 @@ class Subject:
         found += [unresolved(evidence.lost)] if evidence.lost is not None else []
         num = len(self.distribution.components) if isinstance(self.distribution, Mixture) else 1
         elsewhere = evidence.elsewhere(self.target.layout.labels())
-        return with_search(self.alone, self.missing, elsewhere, num).adding(*found)
+        right = evidence.moments is not None and evidence.moments.are_right
+        alone = relieved(self.alone) if right else self.alone
+        return with_search(alone, self.missing, elsewhere, num).adding(*found)
 
 
 class Check(Protocol):
@@ -182,9 +189,12 @@ def sight(found: Found, subject: Subject, modes: bool, times: float = 1.0) -> Si
 
 
 def gaussian_of(found: Found, draws: Float[np.ndarray, "s p"]) -> Gaussian | None:
-    """Return the Gaussian of mass that was found, as the only one of a stack; None where matrices are too large."""
+    """Return the Gaussian of mass that was found, as the only one of a stack.
+
+    None where there is no mass, or matrices are too large.
+    """
     dim = found.points.shape[1]
-    if not is_dense(dim):
+    if not is_dense(dim) or not len(found.points):
         return None
     mean, offset = found.mean(), found.points - found.mean()
     weights = found.weights()

@@ -8,6 +8,7 @@ from bernflow.fit.checks.rays import Rays
 from bernflow.fit.checks.ridges import CurvedRays
 from bernflow.fit.checks.scan import Scan
 from bernflow.fit.checks.tempered import TemperedRun
+from bernflow.fit.checks.terms import Terms
 
 
 class Resolution:
@@ -23,7 +24,10 @@ class Resolution:
         return evidence.replace(lost=unresolved(subject.draws, subject.log_weights, labels))
 
 
-CHECKS: tuple[Check, ...] = (Resolution(), HeatedDraws(), TemperedRun(), Scan(), Paths(), Rays(), CurvedRays())
+CHECKS: tuple[Check, ...] = (
+    *(Resolution(), HeatedDraws(), TemperedRun(), Scan(), Terms()),
+    *(Paths(), Rays(), CurvedRays()),
+)
 
 
 def run_checks(subject: Subject) -> Evidence:
