@@ -139,8 +139,7 @@ class Posterior(PosteriorParts):
             num: number of draws of the parameters, each with one draw of the observations.
             key: integer seed or `jax.random.key`.
             weighted: importance-resample the draws first; see `draws`.
-            average: return expected observations (probabilities for a binary outcome) averaged over the draws; memory
-                does not grow with their number.
+            average: return expected observations (probabilities of a binary outcome), in memory independent of `num`.
             **kwargs: new data by keyword; the network of the model processes `images` in blocks.
 
         Returns:
@@ -223,8 +222,7 @@ class Posterior(PosteriorParts):
             key: integer seed or `jax.random.key` of the draws.
             weighted: see `draws`.
             ci_prob: probability of the interval.
-            round_to: "auto" (default) for four digits of every sd and as many decimals for the rest of its row, a
-                number of decimals, or "none".
+            round_to: "auto" (default) for four digits of every sd and as many decimals in its row, a number, or "none".
 
         Example:
             >>> post.summary().loc["mu"].round(1).to_dict()
@@ -234,8 +232,8 @@ class Posterior(PosteriorParts):
             raise ArgumentError(f"ci_prob={ci_prob!r}: expected a probability between 0 and 1.")
         sample = draw(self, num, key, weighted)
         chosen = tables.in_order(tables.select(sample.theta, var_names, filter_vars), self.names, self.roles)
-        taken = len(next(iter(sample.theta.values())))  # without the model the file may contain fewer
-        worth = num_effective(self, taken, sample.weighted)
+        # Without the model the file may contain fewer draws.
+        worth = num_effective(self, len(next(iter(sample.theta.values()))), sample.weighted)
         found, _ = tables.rows(chosen, ((1 - ci_prob) / 2, (1 + ci_prob) / 2), self.axes, worth)
         return tables.frame(found, ci_prob, round_to)
 
@@ -385,7 +383,7 @@ class Posterior(PosteriorParts):
         """Save to a file, atomically, and return its path; `bernflow.load` reads it without executing code from it.
 
         Args:
-            path: the file, which contains neither the model nor the data.
+            path: the file, without the model and the data.
 
         Example:
             >>> post.save("posterior.bernflow").name
@@ -396,10 +394,7 @@ class Posterior(PosteriorParts):
         return save(self, path)
 
     def __repr__(self) -> str:
-        return display.text(self.diagnostics, self._shown(), self.settings, self.layout.dim, self.advice)
+        return display.text(self.diagnostics, display.tabulate(self), self.settings, self.layout.dim, self.advice)
 
     def _repr_html_(self) -> str:
-        return display.html(self.diagnostics, self._shown(), self.settings, self.layout.dim, self.advice)
-
-    def _shown(self) -> display.Table:
-        return display.tabulate(self)
+        return display.html(self.diagnostics, display.tabulate(self), self.settings, self.layout.dim, self.advice)
