@@ -56,7 +56,7 @@ Build = Callable[[Key[Array, ""], Spec, Float[Array, " p"], Any], AbstractFlow]
 
 
 def any_dim(dim: int) -> None:
-    """Accept any number of dimensions."""
+    """Accept any number `dim` of dimensions."""
 
 
 @dataclass(frozen=True)
