@@ -51,8 +51,9 @@ def markdown(records: Sequence[Record], command: str) -> str:
     right = [record for record in records if not record["wrong"]]
     planned = sum(case.num_keys for case in CASES.values())
     totals = (
-        f"- Fits: {len(records)} of the {planned} of a whole run\n- False good: {_rate(len(false_good), len(records))}\n- False poor, of the fits that are right: "
-        f"{_rate(len(false_poor), len(right))}"
+        f"- Fits: {len(records)} of the {planned} of a whole run\n"
+        f"- False good: {_rate(len(false_good), len(records))}\n"
+        f"- False poor, of the fits that are right: {_rate(len(false_poor), len(right))}"
     )
     named = [record for record in records if record["family"] in NAMED]
     if named:
