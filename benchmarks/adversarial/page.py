@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.adversarial.catalogue import FAMILIES, NAMED
+from benchmarks.adversarial.catalogue import CASES, FAMILIES, NAMED
 from benchmarks.adversarial.suite import FILE
 from benchmarks.study.records import Record
 from benchmarks.study.tables import Table
@@ -49,9 +49,11 @@ def markdown(records: Sequence[Record], command: str) -> str:
     """Return the page as Markdown."""
     false_good, false_poor = false_ones(records, "good"), false_ones(records, "poor")
     right = [record for record in records if not record["wrong"]]
+    planned = sum(case.num_keys for case in CASES.values())
     totals = (
-        f"- False good: {_rate(len(false_good), len(records))}\n- False poor, of the fits that are right: "
-        f"{_rate(len(false_poor), len(right))}"
+        f"- Fits: {len(records)} of the {planned} of a whole run\n"
+        f"- False good: {_rate(len(false_good), len(records))}\n"
+        f"- False poor, of the fits that are right: {_rate(len(false_poor), len(right))}"
     )
     named = [record for record in records if record["family"] in NAMED]
     if named:

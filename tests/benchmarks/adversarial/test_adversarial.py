@@ -119,6 +119,7 @@ def test_a_run_keeps_what_it_has_and_writes_a_page(tmp_path, monkeypatch):
     assert len(fitted) == 4
     assert "sign-square-1: good, wrong" in said[0]
     text = page.write(tmp_path, again.sorted_records(), "bernflow benchmark adversarial").read_text()
+    assert f"Fits: 4 of the {sum(case.num_keys for case in CASES.values())} of a whole run" in text
     assert "False good: 4 of 4" in text
     assert "| wrong sign | 2 | 2 | 0 | 0 | 2 | 2 |" in text
     assert len(json.loads((tmp_path / suite.FILE).read_text())["records"]) == 4

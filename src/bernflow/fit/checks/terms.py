@@ -49,7 +49,8 @@ class Terms:
         _, first = np.unique(np.round(ends / scale, DIGITS), axis=0, return_index=True)
         if not len(first):
             return evidence
-        looked = (*evidence.looked, f"{len(first)} modes of single terms of the density")
+        modes = "one mode" if len(first) == 1 else f"{len(first)} modes"
+        looked = (*evidence.looked, f"{modes} of single terms of the density")
         return evidence.replace(ends=ends[np.sort(first)], looked=looked)
 
 
