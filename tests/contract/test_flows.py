@@ -1,6 +1,7 @@
 """One contract for every flow, and the laws of the Bernstein polynomial."""
 
 import functools
+import gc
 import json
 import zlib
 from collections.abc import Callable
@@ -52,6 +53,20 @@ NUM_DRAWS = 40
 def _double_precision():
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture(autouse=True)
+def _free_compiled_functions_of_other_tests(request, _test_that_compiled):
+    """Forget what another test compiled for all flows: all together hold more mappings of memory than Linux grants."""
+    if _test_that_compiled[-1:] != [request.function]:
+        _test_that_compiled[:] = [request.function]
+        jax.clear_caches()
+        gc.collect()
+
+
+@pytest.fixture(scope="module")
+def _test_that_compiled():
+    return []
 
 
 def start(dim):
