@@ -124,8 +124,7 @@ def test_settings_time_and_versions_are_shown(make, parse, material):
     assert "Steps per second 400" in text
     assert "Interrupted no" in text
     assert f"bernflow 0.0.9 {metadata.version('bernflow')}" in text
-    assert "Variant" not in text
-    assert "Variant f1" in parse(render(material(family="bernstein-paper"))).text("span", "td")
+    assert "Family bernstein-paper" in parse(render(material(family="bernstein-paper"))).text("span", "td")
 
 
 def test_without_model_the_page_says_what_is_missing(make, parse, material):
