@@ -233,6 +233,8 @@ def _regressed(
         return regress_score(placed(flow), key=key)
     flow = regress_score(placed(flow), key=key, num_draws=(score_regression.NUM_DRAWS,))
     first = score_regression.look(flow, target, nth(key, 1))
+    if first.is_near(score_regression.NEAR * (settings.tolerance or 0.0)):
+        return flow
     is_far = distance(first.log_weights) > max(MIN_DISTANCE, OUT_OF_REACH * (settings.tolerance or 0.0))
     moved = _moved(target, structure, gaussian, first.x) if is_far and deadline.has_left(LEFT_FOR_ROUND) else None
     if moved is not None:
@@ -240,7 +242,8 @@ def _regressed(
         again = regress_score(placed(again), key=nth(key, 3), num_draws=(score_regression.NUM_DRAWS,))
         if score_regression.look(again, target, nth(key, 1)).elbo()[0] > first.elbo()[0]:
             flow = again
-    return regress_score(flow, key=nth(key, 4), num_draws=(score_regression.MANY_DRAWS,))
+    # Without quadratic terms more draws would find nothing more.
+    return flow if flow.bend is None else regress_score(flow, key=nth(key, 4), num_draws=(score_regression.MANY_DRAWS,))
 
 
 def _moved(
