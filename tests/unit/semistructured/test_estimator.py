@@ -162,7 +162,15 @@ def nnx_network():
     return Module(nnx.Rngs(0))
 
 
-@pytest.mark.parametrize("outcome", ["gaussian", "poisson", "ordinal", "categorical"])
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        "gaussian",
+        pytest.param("poisson", marks=pytest.mark.slow),
+        pytest.param("ordinal", marks=pytest.mark.slow),
+        "categorical",
+    ],
+)
 def test_every_outcome(outcome, tmp_path):
     data = tiny(outcome)
     network = Net(jax.random.key(0), 2) if outcome == "categorical" else Net(jax.random.key(0))
