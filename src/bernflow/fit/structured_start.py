@@ -225,17 +225,20 @@ def _regressed(
     given the globals were found around the Gaussian from which they moved.
     """
     target, structure, settings, deadline, _ = search
+    tolerance = settings.tolerance or 0.0
     regress_score = functools.partial(
-        score_regression.regress_score, target=target, deadline=deadline, tolerance=settings.tolerance or 0.0
+        score_regression.regress_score, target=target, deadline=deadline, tolerance=tolerance
     )
     is_split = structure.num_leaders > MAX_GLOBALS and not is_one_dense_block(structure) and not structure.chained
     if not is_split:
         return regress_score(placed(flow), key=key)
     flow = regress_score(placed(flow), key=key, num_draws=(score_regression.NUM_DRAWS,))
     first = score_regression.look(flow, target, nth(key, 1))
-    if first.is_near(score_regression.NEAR * (settings.tolerance or 0.0)):
+    if first.is_near(score_regression.NEAR * tolerance):
         return flow
-    is_far = distance(first.log_weights) > max(MIN_DISTANCE, OUT_OF_REACH * (settings.tolerance or 0.0))
+    # Draws that are not finite have no moments.
+    is_sound = np.isfinite(first.elbo()[0]) and np.isfinite(first.x).all()
+    is_far = is_sound and distance(first.log_weights) > max(MIN_DISTANCE, OUT_OF_REACH * tolerance)
     moved = _moved(target, structure, gaussian, first.x) if is_far and deadline.has_left(LEFT_FOR_ROUND) else None
     if moved is not None:
         again = _with_small_blocks(search, moved, nth(key, 2), prepare_all)
