@@ -21,6 +21,7 @@ from bernflow.flows import FAMILIES
 from bernflow.flows.affine import DiagonalAffine, LowRankAffine, TriangularAffine
 from bernflow.flows.autoregressive import FIRST_INCREMENT, BernsteinFlow
 from bernflow.flows.base import AbstractFlow, AbstractScoredFlow, Fixed
+from bernflow.flows.bend import Coefficients
 from bernflow.flows.bernstein import (
     basis,
     centered_polynomial,
@@ -206,13 +207,16 @@ def with_interpolated_moments(flow, rng):
 
 
 def with_products(flow, rng):
-    """Let noise depend on products of earlier noise, if the flow has them: half of its terms are used."""
+    """Let noise depend on products of earlier noise, if the flow has them."""
     if flow.bend is None:
         return flow
-    row = rng.integers(1, flow.dim, size=flow.bend.num_terms // 2)
-    k = rng.integers(row)
-    terms = np.stack([row, rng.integers(k + 1), k])
-    return eqx.tree_at(lambda f: f.bend, flow, flow.bend.adding((terms, 0.2 * rng.normal(size=len(row)))))
+    num = flow.bend.num_neighbors
+    # As many different earlier coordinates as there are; coefficients of the others are zero.
+    near = np.array([np.resize(np.append(rng.permutation(i)[:num], np.zeros(num)), num) for i in range(flow.dim)], int)
+    is_used = np.arange(num) < np.arange(flow.dim)[:, None]
+    quadratic = np.tril(0.1 * rng.normal(size=(flow.dim, num, num))) * is_used[:, :, None] * is_used[:, None]
+    found = Coefficients(near, quadratic, 0.1 * rng.normal(size=(flow.dim, num)) * is_used)
+    return eqx.tree_at(lambda f: f.bend, flow, flow.bend.adding(found))
 
 
 def hierarchical(structure, noise="normal", **coordinates):
@@ -266,10 +270,10 @@ CASES = {
     "bernstein-very-wide-2": Case("bernstein", 2, very_wide(2, 1, 1, 1)),
     "bernstein-very-wide-6": Case("bernstein", 6, very_wide(6, 2, 2, 2), 5.0, triangular=False),
     "bernstein-bent-2": Case(
-        "bernstein", 2, hierarchical(Structure(2, (1,), ((0,),)), num_bends=3), 6.0, triangular=False
+        "bernstein", 2, hierarchical(Structure(2, (1,), ((0,),)), num_neighbors=1), 6.0, triangular=False
     ),
     "bernstein-bent-6": Case(
-        "bernstein", 6, hierarchical(Structure(6, (2, 3), ((0, 4), (1,), (5,))), num_bends=12), 4.0, triangular=False
+        "bernstein", 6, hierarchical(Structure(6, (2, 3), ((0, 4), (1,), (5,))), num_neighbors=3), 4.0, triangular=False
     ),
     "bernstein-locals-2": Case("bernstein", 2, hierarchical(Structure(2, (1,), ((0,),))), 5.0, triangular=False),
     "bernstein-blocks-6": Case(

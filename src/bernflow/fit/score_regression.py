@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from bernflow.background import Effort, background_jit
 from bernflow.diagnostics import importance
@@ -32,6 +32,7 @@ from bernflow.fit.tally import count
 from bernflow.fit.train.divergence import distance
 from bernflow.flows.autoregressive import FIRST_INCREMENT, LOG_SCALE, SHIFT, BernsteinFlow
 from bernflow.flows.base import inlined
+from bernflow.flows.bend import Coefficients
 from bernflow.flows.dense import is_one_dense_block
 from bernflow.flows.structure import Structure
 from bernflow.flows.structured import StructuredBernsteinFlow
@@ -55,6 +56,8 @@ CUT_OFF, CUT_OFF_CONSTANT = 4.0, 3.0
 MIN_ERRORS_OF_PAIR, MIN_ERRORS = 3.0, 2.0
 # Likewise of products of two earlier coordinates, of which there are many thousands, and the largest coefficient.
 MIN_ERRORS_OF_PRODUCT, MAX_PRODUCT = 4.0, 0.3
+# In a chain, the number of earlier locals in such products.
+WINDOW = 10
 # Directions of the features with a smaller singular value than this share of the largest are left out.
 LEAST_SIZE = 0.01
 # Nearer to the target than this share of the tolerance, nothing is left to do.
@@ -161,14 +164,18 @@ def _displaced(flow: StructuredBernsteinFlow, seen: Residuals, share: float) -> 
         return flow
     # Locals see quadratic terms of the globals in the features, too.
     left = np.concatenate([first.r, rest.r - basis.left @ _coefficients(basis.left, rest.r)], 1)
-    found = _products(seen.z, left, num_earlier(flow.structure), share)
+    found = _bent(seen._replace(r=left), flow.structure, flow.bend.num_neighbors, share)
     return eqx.tree_at(lambda f: f.bend, flow, placed(flow.bend.adding(found)))
 
 
-def num_earlier(structure: Structure) -> Int[np.ndarray, " p"]:
-    """Return the number of leading coordinates of the noise whose products every coordinate may depend on."""
-    places = np.arange(structure.dim)
-    return places if is_one_dense_block(structure) else np.minimum(places, structure.num_leaders)
+def earlier_noise(structure: Structure) -> list[Int[np.ndarray, " k"]]:
+    """Return the coordinates of the noise on whose products every coordinate may depend."""
+    num, places = structure.num_leaders, np.arange(structure.dim)
+    if is_one_dense_block(structure):
+        return [places[:i] for i in places]
+    if not structure.chained:
+        return [places[: min(i, num)] for i in places]
+    return [places[:i] if i <= num else np.r_[places[:num], places[max(num, i - WINDOW) : i]] for i in places]
 
 
 def _displaced_globals(flow: BernsteinFlow, seen: Residuals, share: float) -> BernsteinFlow:
@@ -281,33 +288,95 @@ def _bends(
     return found[0], found[1]
 
 
-def _products(
-    z: Float[np.ndarray, "s p"], r: Float[np.ndarray, "s p"], earlier: Int[np.ndarray, " p"], share: float
-) -> tuple[Int[np.ndarray, "3 t"], Float[np.ndarray, " t"]]:
-    """Return the products of two earlier coordinates that every residual depends on, with their coefficients.
+def _bent(seen: Residuals, structure: Structure, num_neighbors: int, share: float) -> Coefficients:
+    """Return how every residual depends on products of earlier noise, for the neighbors with the largest coefficients.
+
+    Scales of locals may depend on noise of other locals, too; for globals and on globals, other parts of the flow do
+    that. A product explains little, and all of them a lot: those that are not significant are shrunk together.
 
     Args:
-        z: noise.
-        r: residuals.
-        earlier: the number of leading coordinates that enter products, for every residual.
+        seen: noise and residuals.
+        structure: of the flow.
+        num_neighbors: the most neighbors.
         share: of the displacement that is applied.
     """
-    num, terms, coefficients = len(z), [], []
     # Their noise is far above the rounding of single precision.
-    z, r = z.astype(np.float32), r.astype(np.float32)
-    squares = z**2
-    for i, most in enumerate(earlier):
-        own, first = r[:, i], z[:, :most]
-        mean = (first.T * own) @ first / num
-        variance = (squares[:, :most].T * own**2) @ squares[:, :most] / num**2
-        # He_2 in place of squares; its norm is two, that of products is one.
-        places = np.arange(most)
-        parabola = own[:, None] * (squares[:, :most] - 1.0)
+    z, r = seen.z.astype(np.float32), seen.r.astype(np.float32)
+    found = Coefficients(
+        np.zeros((structure.dim, num_neighbors), int),
+        np.zeros((structure.dim, num_neighbors, num_neighbors)),
+        np.zeros((structure.dim, num_neighbors)),
+    )
+    for i, near in enumerate(earlier_noise(structure)):
+        if not len(near):
+            continue
+        estimate = Products.of(z[:, near], r[:, i], z[:, i] if i >= structure.num_leaders else None)
+        estimate = estimate.without_scale(near < structure.num_leaders)
+        kept = np.sort(np.argsort(-estimate.sizes(), kind="stable")[:num_neighbors])
+        quadratic, scale = estimate.at(kept).shrunk()
+        found.neighbors[i, : len(kept)] = near[kept]
+        found.quadratic[i, : len(kept), : len(kept)] = share * quadratic
+        found.scale[i, : len(kept)] = share * scale
+    return found
+
+
+class Products(NamedTuple):
+    """Coefficients of one residual: of products and squares of earlier noise, and of its products with the own noise.
+
+    The norms of the functions are one for products, two for squares and for products with the own noise.
+    """
+
+    quadratic: Float[np.ndarray, "e e"]
+    quadratic_variance: Float[np.ndarray, "e e"]
+    scale: Float[np.ndarray, " e"]
+    scale_variance: Float[np.ndarray, " e"]
+
+    @classmethod
+    def of(
+        cls, near: Float[np.ndarray, "s e"], r: Float[np.ndarray, " s"], own: Float[np.ndarray, " s"] | None
+    ) -> "Products":
+        """Return estimates from draws of the noise, and of the own noise where it counts."""
+        num, squares, places = len(r), near**2, np.arange(near.shape[1])
+        mean = (near.T * r) @ near / num
+        variance = (squares.T * r**2) @ squares / num**2
+        parabola = r[:, None] * (squares - 1.0)
         mean[places, places], variance[places, places] = np.mean(parabola, 0) / 2.0, np.var(parabola, 0) / (4.0 * num)
-        k, j = np.nonzero(np.tril(mean**2 > MIN_ERRORS_OF_PRODUCT**2 * variance))
-        terms.append(np.stack([np.full(len(j), i), j, k]))
-        coefficients.append(share * _shrunk(mean[k, j], variance[k, j]))
-    return np.concatenate(terms, 1), np.clip(np.concatenate(coefficients), -MAX_PRODUCT, MAX_PRODUCT)
+        scale = np.zeros((2, len(places)))
+        if own is not None:
+            scale = np.stack([near.T @ (r * own) / (2.0 * num), squares.T @ (r * own) ** 2 / (4.0 * num**2)])
+        return cls(*(part.astype(float) for part in (np.tril(mean), np.tril(variance), *scale)))
+
+    def without_scale(self, where: Bool[np.ndarray, " e"]) -> "Products":
+        """Leave out some of the products with the own noise."""
+        return self._replace(
+            scale=np.where(where, 0.0, self.scale), scale_variance=np.where(where, 0.0, self.scale_variance)
+        )
+
+    def at(self, kept: Int[np.ndarray, " k"]) -> "Products":
+        """Return the coefficients of some of the earlier coordinates."""
+        square = np.ix_(kept, kept)
+        return Products(
+            self.quadratic[square], self.quadratic_variance[square], self.scale[kept], self.scale_variance[kept]
+        )
+
+    def sizes(self) -> Float[np.ndarray, " e"]:
+        """Return what every earlier coordinate contributes to the residual, without the noise of the estimates."""
+        quadratic = self.quadratic**2 - self.quadratic_variance
+        return quadratic.sum(0) + quadratic.sum(1) + 2.0 * (self.scale**2 - self.scale_variance)
+
+    def shrunk(self) -> tuple[Float[np.ndarray, "e e"], Float[np.ndarray, " e"]]:
+        """Return the coefficients, each or all together times the share of their squares that is not noise."""
+        norms = np.ones_like(self.quadratic) + np.eye(len(self.scale))
+        quadratic = _shrunk_together(self.quadratic, self.quadratic_variance, norms)
+        return quadratic, _shrunk_together(self.scale, self.scale_variance, 2.0 * np.ones_like(self.scale))
+
+
+def _shrunk_together(estimate: np.ndarray, variance: np.ndarray, norms: np.ndarray) -> np.ndarray:
+    """Shrink significant estimates one by one, and the others by a common factor."""
+    is_clear = estimate**2 > MIN_ERRORS_OF_PRODUCT**2 * variance
+    signal, noise = (np.sum(np.where(is_clear, 0.0, part * norms)) for part in (estimate**2, variance))
+    common = 1.0 - noise / signal if signal > noise else 0.0
+    return np.clip(np.where(is_clear, _shrunk(estimate, variance), common * estimate), -MAX_PRODUCT, MAX_PRODUCT)
 
 
 def _coefficients(basis: Float[np.ndarray, "s f"], response: Float[np.ndarray, "s n"]) -> Float[np.ndarray, "f n"]:

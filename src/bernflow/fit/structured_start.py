@@ -34,7 +34,7 @@ from bernflow.fit.intervals import choose_coordinates, locals_on_intervals
 from bernflow.fit.marginal import GlobalGaussian, find_globals, match_moments
 from bernflow.fit.nested import find_nested
 from bernflow.fit.regression import regress
-from bernflow.fit.score_regression import LEFT_FOR_ROUND, num_earlier
+from bernflow.fit.score_regression import LEFT_FOR_ROUND, earlier_noise
 from bernflow.fit.settings import Settings
 from bernflow.fit.skewed import with_skewness
 from bernflow.fit.sparsity import sparse_hessians
@@ -67,9 +67,8 @@ MAX_DIM_FACTORED = 512
 MAX_MATCHED = 12
 # Under a time limit, the least share of it that must be left for a stage of the start which improves it.
 LEFT_TO_MATCH, LEFT_FOR_SHAPES, LEFT_TO_TRAIN, LEFT_FOR_SKEWNESS = 0.6, 0.6, 0.5, 0.4
-# Up to so many dimensions, and pairs of them that are tried, noise may depend on products of earlier noise; so
-# many are kept.
-MAX_BENT, MAX_PRODUCTS, MAX_BENDS = 512, 8e6, 8192
+# Noise may depend on so many coordinates of earlier noise, if no more than so many products of them are tried.
+MAX_NEIGHBORS, MAX_PRODUCTS = 24, 8e6
 # Globals have moved if their mean did by so many standard deviations, or a standard deviation changed by such a factor.
 FAR_MOVE, FAR_RATIO = 1.0, 1.5
 # They are searched for again at this distance from the target, in nats, at least.
@@ -313,15 +312,14 @@ class Shape(NamedTuple):
         return is_rough and self.spec.noise == "normal"
 
     @property
-    def num_bends(self) -> int:
-        """Number of products of two coordinates of the noise on which others may depend.
+    def num_neighbors(self) -> int:
+        """Number of coordinates of the noise on whose products another one may depend.
 
         These regressions find them. Of few globals the network of their flow finds more.
         """
-        structure, earlier = self.structure, num_earlier(self.structure)
-        is_worth_it = self.regresses_score and earlier.max() > MAX_GLOBALS
-        is_cheap = structure.dim <= MAX_BENT and np.sum(earlier.astype(float) ** 2) <= MAX_PRODUCTS
-        return MAX_BENDS if is_worth_it and is_cheap else 0
+        nums = np.array([len(near) for near in earlier_noise(self.structure)], float)
+        is_worth_it = self.regresses_score and nums.max() > MAX_GLOBALS
+        return int(min(MAX_NEIGHBORS, nums.max())) if is_worth_it and np.sum(nums**2) <= MAX_PRODUCTS else 0
 
 
 def _flow_at(
@@ -338,7 +336,7 @@ def _flow_at(
         noise=spec.noise,
         views=shape.views,
         bounded=shape.bounded,
-        num_bends=shape.num_bends,
+        num_neighbors=shape.num_neighbors,
     )
 
 

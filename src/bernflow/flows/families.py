@@ -247,7 +247,7 @@ def build(recipe: dict[str, Any]) -> AbstractDistribution:
             sizes = {"order": order, "width": width, "noise": noise, "views": views_from_json(recipe, num)}
             sizes |= {
                 "bounded": tuple(map(int, recipe.get("bounded", ()))),
-                "num_bends": int(recipe.get("num_bends", 0)),
+                "num_neighbors": int(recipe.get("num_neighbors", 0)),
             }
             return StructuredBernsteinFlow(key, structure, jnp.zeros(num), jnp.eye(num), **sizes)
         case {"kind": "bernstein", "order": order, "noise": noise, "width": width, "skip": skip} if (

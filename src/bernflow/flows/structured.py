@@ -178,8 +178,7 @@ class StructuredBernsteinFlow(AbstractScoredFlow):
     """A `BernsteinFlow` of the globals, and locals that are Gaussian given them, transformed by Bernstein polynomials.
 
     Memory and time are linear in the number of locals. The noise is in the order of `Structure.order`, x in the order
-    of the target. With `num_bends`, noise first gets so many quadratic terms in earlier noise (`Bend`); memory is
-    then quadratic in the number of dimensions.
+    of the target. With `num_neighbors`, noise first depends on so many coordinates of earlier noise (`Bend`).
     """
 
     bend: Bend | None
@@ -201,12 +200,12 @@ class StructuredBernsteinFlow(AbstractScoredFlow):
         noise: str = "normal",
         views: tuple[View, ...] | None = None,
         bounded: tuple[int, ...] = (),
-        num_bends: int = 0,
+        num_neighbors: int = 0,
     ):
         leader_key, local_key = jax.random.split(key)
         self.dim = structure.dim
         self.structure = structure
-        self.bend = Bend(num_bends) if num_bends else None
+        self.bend = Bend(structure.dim, num_neighbors) if num_neighbors else None
         self.leaders = BernsteinFlow(leader_key, TriangularAffine(loc, tril), order=order, width=width, noise=noise)
         sizes: dict[str, Any] = {"order": order, "width": width, "noise": noise}
         if is_one_dense_block(structure):
@@ -230,11 +229,12 @@ class StructuredBernsteinFlow(AbstractScoredFlow):
 
     def transform_and_log_det(self, z: Float[Array, " p"]) -> tuple[Float[Array, " p"], Float[Array, ""]]:
         """Map noise to a parameter vector; return x and log |dx/dz|."""
-        first, rest = self._split(z if self.bend is None else self.bend(z))
+        z, log_det_bend = (z, 0.0) if self.bend is None else self.bend(z)
+        first, rest = self._split(z)
         g, log_det = self.leaders.transform_and_log_det(first)
         shape = self.locals.shape(rest)
         local, log_det_local = self.locals.color(self._parameters(g), shape.tailed.value)
-        log_det = log_det + jnp.sum(shape.log_slope()) + log_det_local
+        log_det = log_det_bend + log_det + jnp.sum(shape.log_slope()) + log_det_local
         return jnp.concatenate([g, local])[self.structure.places], log_det
 
     def inverse_and_log_det(self, x: Float[Array, " p"]) -> tuple[Float[Array, " p"], Float[Array, ""]]:
@@ -254,9 +254,9 @@ class StructuredBernsteinFlow(AbstractScoredFlow):
         self, z: Float[Array, " p"]
     ) -> tuple[Float[Array, " p"], Float[Array, ""], Float[Array, " p"]]:
         """Return x = T(z), log |dx/dz| and the score at x; only x can be differentiated."""
-        noise_score = jax.grad(self.base_log_prob)(z)
+        noise_score, log_det_bend = jax.grad(self.base_log_prob)(z), jnp.zeros(())
         if self.bend is not None:
-            noise_score, z = self.bend.pull_back(z, noise_score), stop_gradient(self.bend(z))
+            noise_score, (z, log_det_bend) = self.bend.pull_back(z, noise_score), stop_gradient(self.bend(z))
         first, rest = self._split(z)
         score_first, score_rest = self._split(noise_score)
         g, log_det, score_g = self.leaders.transform_and_score(first, score_first)
@@ -264,7 +264,7 @@ class StructuredBernsteinFlow(AbstractScoredFlow):
         local, log_det_local = self.locals.color(self._parameters(g), value)
         x = jnp.concatenate([g, local])[self.structure.places]
         log_slope = shape.log_slope()
-        log_det = log_det + jnp.sum(log_slope) + log_det_local
+        log_det = log_det_bend + log_det + jnp.sum(log_slope) + log_det_local
 
         g, local, value, log_slope = stop_gradient((g, local, value, log_slope))
         by_value = (score_rest - slopes.log_slope_by_z) * jnp.exp(-log_slope)
@@ -285,7 +285,7 @@ class StructuredBernsteinFlow(AbstractScoredFlow):
             "order": self.leaders.order,
             "noise": self.leaders.noise,
             "width": self.locals.drift.b1.shape[0],
-            "num_bends": 0 if self.bend is None else self.bend.num_terms,
+            "num_neighbors": 0 if self.bend is None else self.bend.num_neighbors,
             **self.locals.recipe(),
             **self.structure.to_json(),
         }

@@ -53,9 +53,9 @@ def skewed(x):
     return first + jnp.sum(own * local - jnp.exp(local) - jax.scipy.special.gammaln(own))
 
 
-def flow_at(loc, scale, num_bends=0):
+def flow_at(loc, scale, num_neighbors=0):
     tril = jnp.asarray(scale * np.eye(NUM_GLOBALS))
-    sizes = {"order": 20, "width": 8, "num_bends": num_bends}
+    sizes = {"order": 20, "width": 8, "num_neighbors": num_neighbors}
     return StructuredBernsteinFlow(as_key(0), STRUCTURE, jnp.asarray(loc), tril, **sizes)
 
 
@@ -92,11 +92,36 @@ def test_dependence_on_products_of_globals_is_found():
         return -0.5 * jnp.sum(moved**2) - 0.5 * jnp.sum(z**2) - 0.5 * len(x) * np.log(2 * np.pi)
 
     target = target_of(curved)
-    straight, bent = (flow_at(np.zeros(NUM_GLOBALS), 1.0, num_bends=num) for num in (0, 64))
+    straight, bent = (flow_at(np.zeros(NUM_GLOBALS), 1.0, num_neighbors=num) for num in (0, 3))
     straight, bent = (regress_score(flow, target, as_key(1), Deadline.start()) for flow in (straight, bent))
     found, error = elbo_of(bent, target)
     assert -0.1 < found < 3.0 * error
     assert elbo_of(straight, target)[0] < found - 0.1
+
+
+def test_a_chain_depends_on_products_of_its_last_locals_and_its_scales_on_them():
+    """The globals are standard normal, the locals move with products of the two before them, or grow with the last."""
+    num = 40
+    structure = Structure(1 + num, (0,), tuple((1 + i,) for i in range(num)), chained=True)
+
+    def curved(x):
+        first, second, third = x[1:-2], x[2:-1], x[3:]
+        scale = jnp.exp(0.15 * second)
+        white = (third - 0.15 * first * second) / scale
+        total = jnp.sum(white**2) + 2.0 * jnp.sum(jnp.log(scale)) + jnp.sum(x[:3] ** 2)
+        return -0.5 * total - 0.5 * len(x) * np.log(2 * np.pi)
+
+    target = Target(bf.from_log_density(curved, init=jnp.zeros(structure.dim)))
+    elbos = []
+    for num_neighbors in (0, 8):
+        flow = StructuredBernsteinFlow(
+            as_key(0), structure, jnp.zeros(1), jnp.eye(1), order=20, width=8, num_neighbors=num_neighbors
+        )
+        elbos.append(elbo_of(regress_score(flow, target, as_key(1), Deadline.start()), target))
+    (straight, _), (bent, error) = elbos
+    # About 0.02 nats in each of 38 locals; nearly all of them are gained.
+    assert straight < -0.5
+    assert 0.25 * straight < bent < 3.0 * error
 
 
 def test_an_exact_flow_stays_as_it_is():
