@@ -31,6 +31,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder (default: results/adversarial)",
     )
     parser.add_argument("--fresh", action="store_true", help="repeat what an earlier run has finished")
+    parser.add_argument(
+        "--merge",
+        type=Path,
+        nargs="+",
+        metavar="DIR",
+        default=(),
+        help="take over the results of runs in other folders; the last one counts where several have a fit",
+    )
     parser.add_argument("--list", action="store_true", help="list the posteriors and stop")
 
 
@@ -41,7 +49,8 @@ def run(options: argparse.Namespace) -> None:
             print(f"{case.family:<26} {case.name}")
         return
     out = ensure_writable(options.out).resolve()
-    chosen = Options(out, options.cases, options.keys, options.jobs, options.minutes, options.fresh)
+    merge = tuple(options.merge)
+    chosen = Options(out, options.cases, options.keys, options.jobs, options.minutes, options.fresh, merge)
     suite = Suite(chosen, say=lambda line: print(printable(line), file=sys.stderr, flush=True))
     try:
         suite.run()

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import bernflow as bf
 from benchmarks.adversarial.case import Case, errors_of
 from benchmarks.adversarial.catalogue import CASES, FAMILIES
+from benchmarks.adversarial.schedule import PUBLISHED, longest_first
 from benchmarks.models.stamp import stamp
 from benchmarks.study.records import Record, load_records, save_records
 from bernflow import ArgumentError
@@ -39,6 +40,7 @@ class Options:
         jobs: number of processes; 1: this one.
         minutes: no fit begins later than that after the start; None: no limit.
         fresh: whether to repeat what an earlier run has finished.
+        merge: folders of other runs, whose records are taken over; the last one counts where several have a fit.
     """
 
     out: Path
@@ -47,6 +49,7 @@ class Options:
     jobs: int = 1
     minutes: float | None = None
     fresh: bool = False
+    merge: tuple[Path, ...] = ()
 
 
 class Suite:
@@ -58,7 +61,9 @@ class Suite:
             if value is not None and value < 1:
                 raise ArgumentError(f"--{name} {value}: expected a whole number of at least 1.")
         self.cases = choose(options.cases)
-        self.records: dict[tuple[str, int], Record] = {(r["case"], r["key"]): r for r in load_records(self._path)}
+        self.records = _by_fit(load_records(self._path))
+        for folder in options.merge:
+            self._take_over(folder / FILE)
 
     def run(self) -> None:
         """Fit what is missing."""
@@ -73,14 +78,31 @@ class Suite:
                     self._say(f"[{count}/{len(todo)}] {result.name}: {result.error}\n{result.traceback}")
                 elif record := result.value:
                     self.records[record["case"], record["key"]] = record
-                    save_records(self._path, self.sorted_records(), NOTES)
+                    self._save()
                     self._say(f"[{count}/{len(todo)}] {describe(record)}")
 
+    def _take_over(self, path: Path) -> None:
+        """Add the records of another run to those of this folder."""
+        if not path.exists():
+            raise ArgumentError(f"--merge: there is no {path}: expected a folder with the results of a run.")
+        self.records |= _by_fit(load_records(path))
+        self._save()
+
+    def _save(self) -> None:
+        save_records(self._path, self.sorted_records(), NOTES)
+
     def _missing(self) -> list[tuple[str, int]]:
-        """Return the names and keys of fits that are to be made, the first key of all cases first."""
+        """Return the names and keys of fits that are to be made.
+
+        One process takes the first key of all cases first, so that a part of a run is a sample of all. Several take
+        the longest fits first, so that none of them works alone at the end.
+        """
         keys = {case.name: self._options.keys or case.num_keys for case in self.cases}
         plan = [(name, key) for key in range(max(keys.values())) for name, num in keys.items() if key < num]
-        return [task for task in plan if self._options.fresh or task not in self.records]
+        missing = [task for task in plan if self._options.fresh or task not in self.records]
+        if self._options.jobs == 1:
+            return missing
+        return longest_first(missing, [*load_records(PUBLISHED / FILE), *self.records.values()])
 
     def sorted_records(self) -> list[Record]:
         """Return the records in the order of the catalogue."""
@@ -95,6 +117,10 @@ class Task(NamedTuple):
     case: str
     key: int
     end: float | None
+
+
+def _by_fit(records: Sequence[Record]) -> dict[tuple[str, int], Record]:
+    return {(record["case"], record["key"]): record for record in records}
 
 
 def measure_task(task: Task) -> Record:

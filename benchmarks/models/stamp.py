@@ -1,13 +1,18 @@
 """The commit and the date that results are stamped with."""
 
 import datetime
+import os
 import subprocess
 from pathlib import Path
 
 
 def stamp() -> dict[str, str | None]:
-    """Return the date (UTC) and the commit of the source, None where it is not in a Git repository."""
-    return {"date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}", "commit": commit()}
+    """Return the date (UTC) and the commit of the source.
+
+    A copy of the source without its Git repository takes the commit from the variable SOURCE_COMMIT; None without it.
+    """
+    found = commit() or os.environ.get("SOURCE_COMMIT") or None
+    return {"date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}", "commit": found}
 
 
 def commit(folder: Path | None = None) -> str | None:

@@ -1,6 +1,9 @@
 """The suite of wrong verdicts: its truths, its judgment and its page."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -10,9 +13,14 @@ import pytest
 from benchmarks.adversarial import page, suite
 from benchmarks.adversarial.case import Moments, errors_of
 from benchmarks.adversarial.catalogue import CASES, FAMILIES, NAMED
+from benchmarks.adversarial.schedule import longest_first
+from benchmarks.models import stamp
+from benchmarks.study.records import save_records
 from bernflow.errors import ArgumentError
 from bernflow.models import as_model
 from bernflow.target import Target
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def target_of(name):
@@ -141,3 +149,67 @@ def test_a_fit_that_fails_costs_only_itself(tmp_path, monkeypatch):
     suite.Suite(suite.Options(tmp_path, ["normal-0", "normal-1"], keys=1), said.append).run()
     assert "ValueError: no fit" in said[0]
     assert [record["case"] for record in json.loads((tmp_path / suite.FILE).read_text())["records"]] == ["normal-1"]
+
+
+def record_of(case, key=0, seconds=1.0, verdict="good"):
+    judged = {"verdict": verdict, "khat": 0.1, "ess_fraction": 1.0, "improper": None, "wrong": False}
+    errors = {"mean_error": 0.0, "sd_error": 0.0, "cpu_seconds": seconds, "date": "2026-01-01", "commit": None}
+    return {"case": case, "family": CASES[case].family, "key": key, **judged, **errors}
+
+
+def test_results_of_other_folders_are_merged(tmp_path):
+    here, first, second = (tmp_path / name for name in ("here", "first", "second"))
+    save_records(here / suite.FILE, [record_of("normal-0"), record_of("normal-1")], ())
+    save_records(first / suite.FILE, [record_of("normal-1", verdict="usable"), record_of("student-0")], ())
+    save_records(second / suite.FILE, [record_of("student-0", verdict="poor")], ())
+    merged = suite.Suite(suite.Options(here, ["normal-0"], keys=1, merge=(first, second)), print)
+    merged.run()
+    kept = {r["case"]: r["verdict"] for r in json.loads((here / suite.FILE).read_text())["records"]}
+    assert kept == {"normal-0": "good", "normal-1": "usable", "student-0": "poor"}
+    with pytest.raises(ArgumentError, match=r"--merge: there is no .*nowhere"):
+        suite.Suite(suite.Options(here, merge=(tmp_path / "nowhere",)), print)
+
+
+def test_long_fits_begin_first():
+    records = [
+        record_of("normal-0", seconds=1.0),
+        record_of("normal-1", seconds=9.0),
+        record_of("funnel-0", seconds=4.0),
+    ]
+    tasks = [(name, key) for key in (0, 1) for name in ("normal-0", "normal-2", "funnel-3", "normal-1", "student-0")]
+    names = [name for name, _ in longest_first(tasks, records)]
+    assert names[::2] == ["student-0", "normal-1", "normal-2", "funnel-3", "normal-0"]
+    assert names[::2] == names[1::2], "both keys take as long"
+
+
+def test_a_copy_without_its_repository_is_told_its_commit(monkeypatch):
+    monkeypatch.setattr(stamp, "commit", lambda: None)
+    monkeypatch.delenv("SOURCE_COMMIT", raising=False)
+    assert stamp.stamp()["commit"] is None
+    monkeypatch.setenv("SOURCE_COMMIT", "abc1234")
+    assert stamp.stamp()["commit"] == "abc1234"
+
+
+WITHOUT_WHAT_DRAWS_AND_SAVES = """
+import sys
+
+class Absent:
+    names = {*"matplotlib arviz arviz_base arviz_plots xarray pandas h5py h5netcdf jinja2 flowjax blackjax".split()}
+
+    def find_spec(self, name, path, target=None):
+        if name.partition(".")[0] in self.names:
+            raise ModuleNotFoundError(name, name=name)
+
+sys.meta_path.insert(0, Absent())
+from benchmarks.adversarial import __main__, suite
+print(suite.describe(suite.measure(suite.CASES["sign-square-1"], 0)))
+"""
+
+
+@pytest.mark.slow
+def test_the_suite_needs_only_what_a_fit_needs():
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_WHAT_DRAWS_AND_SAVES], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("sign-square-1: poor, wrong")
