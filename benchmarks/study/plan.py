@@ -1,6 +1,7 @@
 """What an experiment is: tasks whose results are kept, and a page made from them."""
 
 import hashlib
+import importlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,6 +39,12 @@ class Task:
 
     def __hash__(self) -> int:
         return hash(self.identity)
+
+
+def run_task(task: Task) -> Result:
+    """Do the work of one task, here and now."""
+    module, _, name = task.function.partition(":")
+    return getattr(importlib.import_module(module), name)(**task.arguments)
 
 
 class Results:

@@ -1,6 +1,5 @@
 """Run experiments: what is missing is done, what is kept is used, each page appears as soon as it can."""
 
-import importlib
 import importlib.util
 import multiprocessing
 import os
@@ -13,14 +12,11 @@ import jax
 from tqdm.auto import tqdm
 
 from benchmarks.study.page import Page, write_page
-from benchmarks.study.plan import Experiment, Result, Results, Task
-from benchmarks.study.store import Store
+from benchmarks.study.plan import Experiment, Result, Results, Task, run_task
+from benchmarks.study.store import KEPT, Store
 from benchmarks.study.writing import version_of
 from bernflow import BernflowError
 from bernflow.plots.style import house_style
-
-# Finished tasks lie here inside of the output folder, so that an interrupted run goes on.
-KEPT = ".kept"
 
 
 @dataclass(frozen=True)
@@ -72,12 +68,6 @@ def run_experiments(
             yield Outcome(experiment, out / experiment.name, str(error))
         else:
             yield Outcome(experiment, out / experiment.name)
-
-
-def run_task(task: Task) -> Result:
-    """Do the work of one task, here and now."""
-    module, _, name = task.function.partition(":")
-    return getattr(importlib.import_module(module), name)(**task.arguments)
 
 
 def _run_tasks(name: str, missing: list[Task], total: int, store: Store, jobs: int, progress: bool) -> None:

@@ -10,6 +10,8 @@ from benchmarks.study.plan import Result, Task
 from benchmarks.study.writing import version_of, write_whole
 
 HEADER = "header"
+# Finished tasks lie here inside of the output folder, so that an interrupted run goes on.
+KEPT = ".kept"
 
 
 class Store:
