@@ -89,8 +89,9 @@ def _comparisons(
             "intervals; an open triangle is the upper end for a bin without a melanoma.",
         ),
     ]
-    paired, numbers["comparisons"] = predictions.comparisons(found, parts)
-    if numbers["comparisons"]:
+    paired, compared = predictions.comparisons(found, parts)
+    if compared:
+        numbers["comparisons"] = compared
         blocks += [Heading("Which differences are real"), COMPARED, Listing("paired", paired, "Paired differences.")]
     return blocks
 
@@ -142,8 +143,8 @@ def _effect(scale: str, results: Results, numbers: dict[str, Any]) -> list[Any]:
         Listing("beta_1", effects.slopes_table(slopes), "Posteriors of β₁; intervals of 90 %."),
     ]
     changes = effects.effects(scale, results)
-    numbers["change"] = {change.name: change._asdict() for change in changes}
     if changes:
+        numbers["change"] = {change.name: change._asdict() for change in changes}
         blocks += [
             Heading("Is the effect of age smaller beside the pictures?"),
             COLLAPSING,
@@ -151,6 +152,8 @@ def _effect(scale: str, results: Results, numbers: dict[str, Any]) -> list[Any]:
         ]
     for by_patient, where in predictions.SPLITS.items():
         fits = results.of(plan.crossfitted_runs(scale, "M3", by_patient))
+        if not fits:
+            continue
         findings = list(dict.fromkeys(finding for fit in fits for finding in fit["findings"]))
         numbers[f"M3, default posterior, {where}"] = {
             "beta_1": [[float(np.mean(f["draws/beta_1"])), float(np.std(f["draws/beta_1"]))] for f in fits],

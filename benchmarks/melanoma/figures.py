@@ -14,6 +14,8 @@ from benchmarks.study.plan import Result
 
 COLORS = ("#009E73", "#D55E00", "#0072B2", "#CC79A7", "#E69F00", "#56B4E9")
 GRAY = "#8A8A8A"
+# By a word in the name of the posterior; the first that fits.
+SLOPE_COLORS = {"the paper": GRAY, "M2": COLORS[2], "default posterior": COLORS[3], "": COLORS[1]}
 # Curves by name: outcomes and probabilities.
 Curves = Mapping[str, tuple[np.ndarray, np.ndarray]]
 
@@ -62,8 +64,7 @@ def draw_slopes(found: Sequence[Slope]) -> Figure:
     figure = new_figure(7.0, 0.24 * len(found) + 0.9)
     axes = new_axes(figure, 1, 1)[0, 0]
     for row, slope in enumerate(found):
-        color = COLORS[2] if slope.name.startswith("M2") else GRAY if "the paper" in slope.name else COLORS[1]
-        color = COLORS[3] if "default posterior" in slope.name else color
+        color = next(color for word, color in SLOPE_COLORS.items() if word in slope.name)
         width = 2.6 if "seeds" in slope.name else 1.3
         axes.plot([slope.low, slope.high], [row, row], color=color, linewidth=width, solid_capstyle="butt")
         axes.plot(slope.mean, row, "o", color=color, markersize=4)
@@ -113,7 +114,8 @@ def draw_pictures(images: np.ndarray, ages: np.ndarray, target: np.ndarray, part
     """
     figure = new_figure(1.55 * len(images) + 0.7, 3.6)
     grid = new_axes(figure, 2, len(images), height_ratios=(1.35, 1.0))
-    low, high = parts["low"].min() / 1.6, min(parts["high"].max() * 1.6, 0.99)
+    shown = np.concatenate(list(parts.values()))
+    low, high = shown.min() / 1.6, min(shown.max() * 1.6, 1.0)
     for i, (axes, image) in enumerate(zip(grid[0], images, strict=True)):
         axes.imshow(image)
         axes.set(xticks=[], yticks=[])
