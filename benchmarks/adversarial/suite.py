@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import bernflow as bf
 from benchmarks.adversarial.case import Case, errors_of
 from benchmarks.adversarial.catalogue import CASES, FAMILIES
-from benchmarks.models.stamp import stamp
 from benchmarks.study.records import Record, load_records, save_records
+from benchmarks.study.stamp import stamp
 from bernflow import ArgumentError
 
 FILE = "adversarial.json"

@@ -11,9 +11,11 @@ import os
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
+from typing import Any
 
 from benchmarks.melanoma import plan, runs
 from benchmarks.study.plan import SCALES, Result, Task, run_task
+from benchmarks.study.stamp import stamp
 from benchmarks.study.store import KEPT, Store
 
 
@@ -44,15 +46,16 @@ def main() -> None:
             if error is not None:
                 print(f"{task.identity}: {type(error).__name__}: {error}", flush=True)
                 continue
-            result, seconds = future.result()
-            store.save(task, {**result, "jobs": options.jobs})
-            print(f"{task.identity}: {seconds:.0f} s, {time.perf_counter() - began:.0f} s in all", flush=True)
+            result, made = future.result()
+            store.save(task, {**result, "jobs": options.jobs}, made)
+            print(f"{task.identity}: {made['seconds']} s, {time.perf_counter() - began:.0f} s in all", flush=True)
 
 
-def timed(task: Task) -> tuple[Result, float]:
-    """Run a task and return its result and the seconds that it took."""
+def timed(task: Task) -> tuple[Result, dict[str, Any]]:
+    """Run a task and return its result, and how it was made."""
     began = time.perf_counter()
-    return run_task(task), time.perf_counter() - began
+    result = run_task(task)
+    return result, {**stamp(), "seconds": round(time.perf_counter() - began, 1)}
 
 
 if __name__ == "__main__":

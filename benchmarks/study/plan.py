@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.study.digest import code_digest
+
 if TYPE_CHECKING:  # tasks run where nothing can be drawn
     from benchmarks.study.page import Page
 
@@ -36,6 +38,11 @@ class Task:
         words = [self.function.rpartition(":")[2], *(str(v) for v in self.arguments.values() if isinstance(v, str))]
         readable = "-".join(words).replace(":", ".")[:60]
         return f"{readable}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+
+    @property
+    def code(self) -> str:
+        """Digest of the code that the result depends on."""
+        return code_digest(self.function.partition(":")[0])
 
     def __hash__(self) -> int:
         return hash(self.identity)

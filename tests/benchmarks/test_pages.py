@@ -198,6 +198,7 @@ def test_the_best_k_hat_is_bold_and_infinity_is_written(tmp_path, capsys, monkey
 
 def test_scaled_losses(tmp_path, capsys, monkeypatch):
     numbers, _ = numbers_of("loss-curves", tmp_path, capsys, monkeypatch)
+    del numbers["origin"]
     for found in numbers.values():
         assert found["bernflow"]["steps"] == 2000
         assert found["bernflow"]["to_1_percent"] > 1000
@@ -230,7 +231,7 @@ def test_melanoma_with_pictures(tmp_path, capsys, monkeypatch, pictures):
 def test_melanoma_without_pictures(tmp_path, capsys, monkeypatch):
     monkeypatch.delenv(runs.DATA_VARIABLE, raising=False)
     numbers, text = numbers_of("melanoma", tmp_path, capsys, monkeypatch)
-    assert list(numbers) == ["m2", "beta_1"]
+    assert list(numbers) == ["m2", "beta_1", "origin"]
     assert "M1 and M3 were not run." in text
 
 
