@@ -12,8 +12,7 @@ from typing import Any
 
 import jax
 
-from benchmarks.study.plan import Result, Task
-from benchmarks.study.runner import run_task
+from benchmarks.study.plan import Result, Task, run_task
 
 OUT_OF_TIME = "exceeded the time limit"
 GRACE = 10.0

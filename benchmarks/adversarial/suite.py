@@ -15,8 +15,8 @@ import bernflow as bf
 from benchmarks.adversarial.case import Case, errors_of
 from benchmarks.adversarial.catalogue import CASES, FAMILIES
 from benchmarks.adversarial.schedule import PUBLISHED, longest_first
-from benchmarks.models.stamp import stamp
 from benchmarks.study.records import Record, load_records, save_records
+from benchmarks.study.stamp import stamp
 from bernflow import ArgumentError
 
 FILE = "adversarial.json"

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from benchmarks.catalogue import EXPERIMENTS
-from benchmarks.melanoma.experiment import DTYPE_VARIABLE, FULL_VARIABLE, MODELS_VARIABLE
+from benchmarks.melanoma.plan import DTYPE_VARIABLE, FULL_VARIABLE, MODELS_VARIABLE
 from benchmarks.melanoma.runs import DATA_VARIABLE
 from benchmarks.study.index import write_index
 from benchmarks.study.runner import run_experiments

@@ -1,9 +1,10 @@
 """How good probabilities of a rare outcome are: log score, ROC, AUC and calibration, with intervals."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import norm, rankdata
+from scipy.stats import beta, norm, rankdata
 
 from bernflow import ArgumentError
 
@@ -21,6 +22,15 @@ class Interval(NamedTuple):
         return f"{self.estimate:.4f} ({self.low:.4f}, {self.high:.4f})"
 
 
+class Difference(NamedTuple):
+    """A difference of two predictions of the same rows, the ends of its interval, and its two-sided p-value."""
+
+    estimate: float
+    low: float
+    high: float
+    p_value: float
+
+
 class Roc(NamedTuple):
     """A ROC curve from (0, 0) to (1, 1): the rates of the rule "score at least the threshold"."""
 
@@ -30,10 +40,20 @@ class Roc(NamedTuple):
 
 
 class Calibration(NamedTuple):
-    """Mean probability and observed rate in bins of about as many rows each, and how many rows they hold."""
+    """Mean probability and observed rate in bins of about as many rows each.
+
+    Attributes:
+        predicted: mean probability of every bin.
+        observed: share of positives.
+        low: lower end of the Jeffreys interval of that share.
+        high: upper end.
+        num_rows: rows of every bin.
+    """
 
     predicted: np.ndarray
     observed: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
     num_rows: np.ndarray
 
 
@@ -78,16 +98,55 @@ def delong(target: np.ndarray, score: np.ndarray, level: float = LEVEL) -> Inter
     The placements of the positives among the negatives, and of these among those, come from ranks (Sun and Xu, 2014).
     """
     target, score = _two_classes(target, score)
+    above, below = _placements(target, score)
+    estimate = float(above.mean())
+    error = np.sqrt(above.var(ddof=1) / len(above) + below.var(ddof=1) / len(below))
+    half = float(norm.ppf(0.5 + level / 2) * error)
+    return Interval(estimate, max(0.0, estimate - half), min(1.0, estimate + half))
+
+
+def auc_difference(
+    target: np.ndarray, one: np.ndarray, other: np.ndarray, groups: np.ndarray | None = None, level: float = LEVEL
+) -> Difference:
+    """Return the difference of the AUCs of two scores of the same rows, by DeLong, DeLong and Clarke-Pearson (1988).
+
+    Args:
+        target: 1 or 0 (N,).
+        one: scores (N,).
+        other: scores (N,).
+        groups: group of every row (N,), such as the patient: groups, not rows, are then the independent units, and the
+            placements of a group's rows are summed before they are squared (Obuchowski, 1997).
+        level: level of the interval.
+    """
+    terms = np.zeros(len(target))
+    estimates = []
+    for sign, score in ((1.0, one), (-1.0, other)):
+        truth, score = _two_classes(target, score)
+        for rows, placements in zip((truth, ~truth), _placements(truth, score), strict=True):
+            num = len(placements)
+            terms[rows] += sign * (placements - placements.mean()) / np.sqrt(num * (num - 1.0))
+        estimates.append(auc(truth, score))
+    return _difference(estimates[0] - estimates[1], terms, groups, level)
+
+
+def _placements(target: np.ndarray, score: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the share of negatives below every positive, and of positives above every negative."""
     positive, negative = score[target], score[~target]
     if min(len(positive), len(negative)) < 2:
         raise ArgumentError("delong: expected at least two rows of each outcome.")
     ranks = rankdata(score)
     above = (ranks[target] - rankdata(positive)) / len(negative)
-    below = 1.0 - (ranks[~target] - rankdata(negative)) / len(positive)
-    estimate = float(above.mean())
-    error = np.sqrt(above.var(ddof=1) / len(positive) + below.var(ddof=1) / len(negative))
-    half = float(norm.ppf(0.5 + level / 2) * error)
-    return Interval(estimate, max(0.0, estimate - half), min(1.0, estimate + half))
+    return above, 1.0 - (ranks[~target] - rankdata(negative)) / len(positive)
+
+
+def _difference(estimate: float, terms: np.ndarray, groups: np.ndarray | None, level: float) -> Difference:
+    """Return the interval of an estimate whose error is the sum of independent terms, one per row or group."""
+    if groups is not None:
+        terms = np.bincount(np.unique(np.asarray(groups), return_inverse=True)[1].reshape(-1), terms)
+    error = float(np.sqrt(np.sum(terms**2)))
+    half = float(norm.ppf(0.5 + level / 2)) * error
+    p_value = float(2 * norm.sf(abs(estimate) / error)) if error else 1.0
+    return Difference(estimate, estimate - half, estimate + half, p_value)
 
 
 def bootstrap(
@@ -136,10 +195,19 @@ def bootstrap(
     }
 
 
-def paired_difference(target: np.ndarray, one: np.ndarray, other: np.ndarray, level: float = LEVEL) -> Interval:
-    """Return the difference of the mean log scores of two predictions of the same rows, with its interval.
+def paired_difference(
+    target: np.ndarray, one: np.ndarray, other: np.ndarray, groups: np.ndarray | None = None, level: float = LEVEL
+) -> Difference:
+    """Return the difference of the mean log scores of two predictions of the same rows.
 
     The rows are the same, so that what makes some of them hard for both is no part of the uncertainty.
+
+    Args:
+        target: 1 or 0 (N,).
+        one: probabilities of 1 (N,).
+        other: probabilities of 1 (N,).
+        groups: group of every row (N,), such as the patient: the independent units.
+        level: level of the interval.
 
     Example:
         >>> y, p = np.array([0, 1, 0, 1]), np.array([0.2, 0.6, 0.4, 0.9])
@@ -148,8 +216,23 @@ def paired_difference(target: np.ndarray, one: np.ndarray, other: np.ndarray, le
     """
     scores = [_log_scores(*_probabilities(target, probability)) for probability in (one, other)]
     rows = scores[0] - scores[1]
-    half = float(norm.ppf(0.5 + level / 2) * rows.std(ddof=1)) / len(rows) ** 0.5
-    return Interval(float(rows.mean()), float(rows.mean()) - half, float(rows.mean()) + half)
+    terms = (rows - rows.mean()) / np.sqrt(len(rows) * (len(rows) - 1.0))
+    return _difference(float(rows.mean()), terms, groups, level)
+
+
+def adjust(p_values: Sequence[float]) -> list[float]:
+    """Return the p-values of several tests adjusted by Holm's method, so that none is significant by their number.
+
+    Example:
+        >>> adjust([0.01, 0.04, 0.03])
+        [0.03, 0.06, 0.06]
+    """
+    order = np.argsort(p_values)
+    factors = len(p_values) - np.arange(len(p_values))
+    adjusted = np.minimum(np.maximum.accumulate(np.asarray(p_values, float)[order] * factors), 1.0)
+    found = np.empty(len(p_values))
+    found[order] = adjusted
+    return found.tolist()
 
 
 def calibration_curve(target: np.ndarray, probability: np.ndarray, num_bins: int = 10) -> Calibration:
@@ -160,7 +243,10 @@ def calibration_curve(target: np.ndarray, probability: np.ndarray, num_bins: int
     edges = np.unique(np.quantile(p, np.arange(1, num_bins) / num_bins, method="inverted_cdf"))
     used, place = np.unique(np.searchsorted(edges, p, side="left"), return_inverse=True)
     count = np.bincount(place, minlength=len(used))
-    return Calibration(np.bincount(place, p) / count, np.bincount(place, truth) / count, count)
+    positives = np.bincount(place, truth)
+    tails = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
+    low, high = (beta.ppf(tail, positives + 0.5, count - positives + 0.5) for tail in tails)
+    return Calibration(np.bincount(place, p) / count, positives / count, low, high, count)
 
 
 def _log_scores(target: np.ndarray, probability: np.ndarray) -> np.ndarray:

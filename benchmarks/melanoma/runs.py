@@ -72,7 +72,7 @@ def run_m1(
     batch_size: int = 256,
 ) -> Result:
     """Train the network alone and keep the epoch with the best validation score."""
-    data = _parts(load_pictures(by_patient), num_rows)
+    data = parts_of(load_pictures(by_patient), num_rows)
     model = build_network(network, seed, dtype)
     best = _Best(data["valid"]["y"])
     clock = _Clock()
@@ -107,7 +107,7 @@ def run_m3(
     batch_size: int = 256,
 ) -> Result:
     """Train network and posterior of beta_1 jointly, keep the best epoch, and fit the posterior given its network."""
-    data = _parts(load_pictures(by_patient), num_rows)
+    data = parts_of(load_pictures(by_patient), num_rows)
     train, valid, test = data["train"], data["valid"], data["test"]
     batch_size = min(batch_size, len(train["y"]))
     model = bf.Model(
@@ -158,59 +158,6 @@ def run_m3(
         "test": predictive(features["test"], test["age"], draws[:NUM_DRAWS]),
         "device": str(jax.devices()[0].device_kind),
     }
-
-
-def run_effect(
-    network: str,
-    seed: int,
-    epochs: int,
-    dtype: str,
-    by_patient: bool,
-    num_rows: int | None = None,
-    batch_size: int = 256,
-    networks: int = 2,
-) -> Result:
-    """Fit M3 with cross-fitted networks: beta_1 with the uncertainty about their last layers; patients share a fold."""
-    everything = load_pictures(by_patient)
-    data = _parts(everything, num_rows)
-    train, test = data["train"], data["test"]
-    model = bf.SemiStructured(
-        lambda key: build_network(network, int(jax.random.randint(key, (), 0, 2**31 - 1)), dtype),
-        ["age"],
-        prior={"age": dist.Normal(0.0, 1.0)},
-        networks=networks,
-        precision="float32",
-    )
-    began = time.perf_counter()
-    model.fit(
-        {"age": train["age"]},
-        train["images"],
-        train["y"],
-        epochs=epochs,
-        batch_size=batch_size,
-        key=seed,
-        groups=everything.patient_id[everything.rows("train")[:num_rows]],
-        progress=False,
-    )
-    arguments = ({"age": test["age"]}, test["images"])
-    return {
-        "seconds": time.perf_counter() - began,
-        "draws/beta_1": np.asarray(model.posterior.draws(4000, weighted=False)["age"], np.float32),
-        "verdict": model.diagnostics.verdict,
-        "findings": model.findings,
-        "khat": model.diagnostics.khat,
-        "best_epochs": model.best_epochs,
-        "test": model.predict(*arguments).astype(np.float32),
-        **{f"test/{k}": model.predict(*arguments, network=k).astype(np.float32) for k in range(networks)},
-        "linear": _interval(model.predict(*arguments, num=400, kind="linear")),
-        "images": _interval(model.predict(*arguments, num=400, kind="images")),
-        "device": str(jax.devices()[0].device_kind),
-    }
-
-
-def _interval(draws: np.ndarray) -> np.ndarray:
-    """Return median and 90 % interval by row, (N, 3)."""
-    return np.quantile(draws, (0.5, 0.05, 0.95), axis=0).T.astype(np.float32)
 
 
 def run_m2(method: str, seed: int = 0, num_warmup: int = 1000, num_samples: int = 4000) -> Result:
@@ -270,7 +217,7 @@ def _nuts(arguments: tuple[np.ndarray, np.ndarray], num_warmup: int, num_samples
     return {name: value.reshape(-1) for name, value in grouped.items()}, {"rhat": rhat, "ess": ess}
 
 
-def _parts(data: Melanoma, num_rows: int | None) -> dict[str, dict[str, np.ndarray]]:
+def parts_of(data: Melanoma, num_rows: int | None) -> dict[str, dict[str, np.ndarray]]:
     """Return images, age and outcome of every part in memory; `num_rows` takes the first rows of each only."""
     parts = {}
     for part in ("train", "valid", "test"):

@@ -11,9 +11,9 @@ import jax
 from benchmarks.models import references
 from benchmarks.models.catalogue import catalogue
 from benchmarks.models.methods import METHODS
-from benchmarks.models.stamp import stamp
 from benchmarks.speed.machine import load as machine_load
 from benchmarks.study.plan import Result, Task
+from benchmarks.study.stamp import stamp
 
 OK = "ok"
 

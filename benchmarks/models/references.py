@@ -21,8 +21,8 @@ from numpyro.infer.reparam import LocScaleReparam
 from benchmarks.models.chains import NUM_CHAINS, Chains, Sampler
 from benchmarks.models.entry import Entry
 from benchmarks.models.moments import Moments, convergence_of, moments, unconstrain
-from benchmarks.models.stamp import stamp
 from benchmarks.study.arrays import read_arrays
+from benchmarks.study.stamp import stamp
 from benchmarks.study.writing import write_whole
 from bernflow import FileFormatError
 from bernflow.diagnostics.chains import ChainDiagnostics, judge_chains

@@ -2,22 +2,20 @@
 
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 import bernflow as bf
 from benchmarks.paper import bernoulli, cauchy, khat_table, nn_regression, repetitions, toy_regression
 from benchmarks.paper.drawings import draw_architectures
-from benchmarks.study.fits import draws_of, fit_posterior
+from benchmarks.study.fits import SAVE, draws_of
 from benchmarks.study.methods import METHODS
 from benchmarks.study.page import Heading, Listing, Page, Picture
-from benchmarks.study.plan import Experiment, Result, Results, Task
+from benchmarks.study.plan import Experiment, Results, Task
 from benchmarks.study.tables import Table, number
 from benchmarks.targets import BENCHMARKS
 from bernflow.plots import plot_transformation
 
-FUNCTION = f"{__name__}:fit_and_save"
 MODELS = {
     "Bernoulli": ("Y ~ Ber(π), π ~ Beta(1.1, 1.1)", "analytical"),
     "Cauchy": ("Y ~ Cauchy(ξ, γ = 0.5), ξ ~ N(0, 1)", "quadrature, NUTS"),
@@ -38,18 +36,10 @@ PAPER_BEST = {
 }
 
 
-def fit_and_save(target: str, order: int, **settings: Any) -> Result:
-    """Fit a target by bernflow's default and return the saved posterior as bytes."""
-    posterior = fit_posterior(target, "bernflow", 0, order=order, **settings)
-    with tempfile.TemporaryDirectory() as folder:
-        content = posterior.save(Path(folder) / "posterior.bf").read_bytes()
-    return {"saved": np.frombuffer(content, np.uint8)}
-
-
 def transformed(scale: str) -> Task:
     """Return the fit behind Figure 1."""
     steps = {"steps": 30} if scale == "tiny" else {}
-    return Task(FUNCTION, {"target": "cauchy", "order": 50, **steps})
+    return Task(SAVE, {"target": "cauchy", "order": 50, **steps})
 
 
 def tasks(scale: str) -> list[Task]:

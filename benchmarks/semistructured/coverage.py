@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.semistructured.simulation import COLUMNS, EFFECTS, Setting, Shape, solve_repeat, train_repeat
+from benchmarks.study.stamp import stamp
 from bernflow.semistructured.fitting import default_batch_size
 from bernflow.semistructured.training import middle_epoch
 from bernflow.semistructured.verdict import Evidence, attenuation, find
@@ -107,6 +108,7 @@ def run_cell(cell: Cell, functions: tuple[Any, Any], repeats: int, at_once: int,
         **cell._asdict(),
         "columns": COLUMNS,
         "repeats": repeats,
+        "seed": seed,
         "coverage": inside.mean(0).tolist(),
         "coverage_of_the_oracle": (np.abs(found["oracle"] - truth) <= WIDTH * found["oracle_sd"]).mean(0).tolist(),
         "truth": truth.tolist(),
@@ -120,7 +122,7 @@ def run_cell(cell: Cell, functions: tuple[Any, Any], repeats: int, at_once: int,
         "estimates": np.round(found["end"], 6).tolist(),
         "sds": np.round(found["end_sd"], 6).tolist(),
         "seconds": time.perf_counter() - began,
-        "device": jax.devices()[0].device_kind,
+        **stamp(),
     }
 
 
@@ -144,7 +146,7 @@ def evidence(found: dict[str, np.ndarray], i: int, outcome: str) -> Evidence:
     )
 
 
-def run_study(out: Path, repeats: int, only: str, workers: int) -> None:
+def run_study(out: Path, repeats: int, seed: int, only: str, workers: int) -> None:
     """Run the cells that are missing."""
     out.mkdir(parents=True, exist_ok=True)
     missing = [cell for cell in cells() if only in cell.name and not (out / f"{cell.name}.json").exists()]
@@ -153,8 +155,8 @@ def run_study(out: Path, repeats: int, only: str, workers: int) -> None:
         functions = {shape: pool.submit(compiled, shape, num) for shape, num in shapes.items()}
         for cell in missing:
             shape = shape_of(cell)
-            result = run_cell(cell, functions[shape].result(), repeats, shapes[shape], seed=0)
-            text = json.dumps(result, indent=1) + "\n"
+            result = run_cell(cell, functions[shape].result(), repeats, shapes[shape], seed)
+            text = json.dumps(result) + "\n"
             (out / f"{cell.name}.part").write_text(text)
             (out / f"{cell.name}.part").rename(out / f"{cell.name}.json")
             shown = " ".join(f"{value:.2f}" for value in result["coverage"])
@@ -167,14 +169,15 @@ def main() -> None:
     """Read the arguments and run."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.semistructured.coverage", description=__doc__)
     parser.add_argument("out", type=Path, help="folder of the results")
-    parser.add_argument("--repeats", type=int, default=100, help="data sets per cell (default: 100)")
+    parser.add_argument("--repeats", type=int, default=400, help="data sets per cell (default: 400)")
+    parser.add_argument("--seed", type=int, default=1, help="of the data sets (default: 1)")
     parser.add_argument("--only", default="", help="cells whose name contains this")
     parser.add_argument("--workers", type=int, default=6, help="compilations at a time (default: 6)")
     options = parser.parse_args()
     for rows, num in AT_ONCE.items():
         if options.repeats > num and options.repeats % num:
             parser.error(f"--repeats {options.repeats}: expected a multiple of {num} ({rows:,} rows)")
-    run_study(options.out, options.repeats, options.only, options.workers)
+    run_study(options.out, options.repeats, options.seed, options.only, options.workers)
 
 
 if __name__ == "__main__":

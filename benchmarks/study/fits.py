@@ -1,6 +1,8 @@
 """One fit of one target by one method: the task that most experiments are made of."""
 
+import tempfile
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from bernflow.diagnostics import psis
 # Draws for the evaluation must be none of those that the fit has seen: its keys are small integers.
 EVALUATION_KEY = 10_000
 NUM_BOOTSTRAP = 100
-FUNCTION = f"{__name__}:fit_once"
+FUNCTION, SAVE = f"{__name__}:fit_once", f"{__name__}:fit_and_save"
 
 
 def fit_task(target: str, method: str, key: int, *, num_draws: int, num_kept: int = 0, **settings: Any) -> Task:
@@ -66,6 +68,14 @@ def fit_posterior(target: str, method: str, key: int, **settings: Any) -> Poster
     if posterior.settings["interrupted"]:
         raise KeyboardInterrupt  # half a fit is no result to keep
     return posterior
+
+
+def fit_and_save(target: str, order: int, **settings: Any) -> Result:
+    """Fit a target by bernflow's default and return the saved posterior as bytes."""
+    posterior = fit_posterior(target, "bernflow", 0, order=order, **settings)
+    with tempfile.TemporaryDirectory() as folder:
+        content = posterior.save(Path(folder) / "posterior.bf").read_bytes()
+    return {"saved": np.frombuffer(content, np.uint8)}
 
 
 def draws_of(result: Result) -> dict[str, np.ndarray]:

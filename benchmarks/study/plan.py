@@ -1,10 +1,13 @@
 """What an experiment is: tasks whose results are kept, and a page made from them."""
 
 import hashlib
+import importlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from benchmarks.study.digest import code_digest
 
 if TYPE_CHECKING:  # tasks run where nothing can be drawn
     from benchmarks.study.page import Page
@@ -36,8 +39,19 @@ class Task:
         readable = "-".join(words).replace(":", ".")[:60]
         return f"{readable}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
 
+    @property
+    def code(self) -> str:
+        """Digest of the code that the result depends on."""
+        return code_digest(self.function.partition(":")[0])
+
     def __hash__(self) -> int:
         return hash(self.identity)
+
+
+def run_task(task: Task) -> Result:
+    """Do the work of one task, here and now."""
+    module, _, name = task.function.partition(":")
+    return getattr(importlib.import_module(module), name)(**task.arguments)
 
 
 class Results:

@@ -1,26 +1,25 @@
 """Run experiments: what is missing is done, what is kept is used, each page appears as soon as it can."""
 
-import importlib
 import importlib.util
 import multiprocessing
 import os
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jax
 from tqdm.auto import tqdm
 
-from benchmarks.study.page import Page, write_page
-from benchmarks.study.plan import Experiment, Result, Results, Task
-from benchmarks.study.store import Store
-from benchmarks.study.writing import version_of
+from benchmarks.study import record
+from benchmarks.study.page import write_page
+from benchmarks.study.plan import Experiment, Result, Results, Task, run_task
+from benchmarks.study.stamp import stamp
+from benchmarks.study.store import KEPT, Store
 from bernflow import BernflowError
 from bernflow.plots.style import house_style
-
-# Finished tasks lie here inside of the output folder, so that an interrupted run goes on.
-KEPT = ".kept"
 
 
 @dataclass(frozen=True)
@@ -62,10 +61,9 @@ def run_experiments(
             done |= {task.identity for task in tasks}
             results = Results({task.identity: _kept(store, task) for task in tasks})
             with house_style():
-                page = experiment.present(scale, results)
-                write_page(
-                    Page(page.title, [*page.blocks, _made_by(experiment, scale)], page.numbers), out / experiment.name
-                )
+                made = [store.made(task) or {} for task in tasks]
+                page = record.with_origin(experiment.present(scale, results), experiment, scale, tasks, made)
+                write_page(page, out / experiment.name)
             # Every compiled function holds mappings of memory, whose number the system limits.
             jax.clear_caches()
         except BernflowError as error:
@@ -74,10 +72,11 @@ def run_experiments(
             yield Outcome(experiment, out / experiment.name)
 
 
-def run_task(task: Task) -> Result:
-    """Do the work of one task, here and now."""
-    module, _, name = task.function.partition(":")
-    return getattr(importlib.import_module(module), name)(**task.arguments)
+def _timed(task: Task) -> tuple[Result, dict[str, Any]]:
+    """Do a task, and return with its result how it was made."""
+    began = time.perf_counter()
+    result = run_task(task)
+    return result, {**stamp(), "seconds": round(time.perf_counter() - began, 1)}
 
 
 def _run_tasks(name: str, missing: list[Task], total: int, store: Store, jobs: int, progress: bool) -> None:
@@ -88,16 +87,16 @@ def _run_tasks(name: str, missing: list[Task], total: int, store: Store, jobs: i
         if jobs == 1 or len(missing) < 2:
             for task in missing:
                 bar.set_postfix_str(task.identity.rpartition("-")[0])
-                store.save(task, run_task(task))
+                store.save(task, *_timed(task))
                 bar.update()
             return
         # Threads of one compiled step would only take the cores of the other processes.
         os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
         with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-            pending = {pool.submit(run_task, task): task for task in missing}
+            pending = {pool.submit(_timed, task): task for task in missing}
             try:
                 for future in as_completed(pending):
-                    store.save(pending[future], future.result())
+                    store.save(pending[future], *future.result())
                     bar.update()
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -109,12 +108,6 @@ def _kept(store: Store, task: Task) -> Result:
     if result is None:
         raise BernflowError(f"The result of {task.identity} cannot be read back: is the disk full? Run it again.")
     return result
-
-
-def _made_by(experiment: Experiment, scale: str) -> str:
-    option = "" if scale == "full" else f" --{scale}"
-    version = version_of("bernflow")
-    return f"Made by `bernflow reproduce {experiment.command or experiment.name}{option}`, bernflow {version}."
 
 
 def _check_needs(experiment: Experiment) -> None:

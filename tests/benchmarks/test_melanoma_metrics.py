@@ -4,11 +4,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.melanoma.metrics import (
+    adjust,
     auc,
+    auc_difference,
     bootstrap,
     calibration_curve,
     delong,
     log_score,
+    paired_difference,
     roc_curve,
 )
 from bernflow.errors import ArgumentError
@@ -109,6 +112,56 @@ def test_bootstrap_of_groups_is_wider_where_rows_repeat():
     alone = bootstrap(target, p, seed=1, num=500)["auc"]
     together = bootstrap(target, p, seed=1, num=500, groups=group)["auc"]
     assert 2.5 < (together.high - together.low) / (alone.high - alone.low) < 4.0  # sqrt(10)
+
+
+def test_a_paired_difference_of_aucs_against_its_definition():
+    target, one = example(150)
+    other = one + np.random.default_rng(2).normal(scale=0.2, size=150)
+    first, second = pairs(target, one), pairs(target, other)
+    variance = sum(
+        np.cov(first.mean(axis), second.mean(axis)) / first.shape[1 - axis] for axis in (0, 1)
+    )  # rows of axis 1 are positives: their placements are means over negatives
+    expected = np.sqrt(variance[0, 0] + variance[1, 1] - 2 * variance[0, 1])
+    found = auc_difference(target, one, other)
+    np.testing.assert_allclose(found.estimate, first.mean() - second.mean())
+    np.testing.assert_allclose(found.high - found.estimate, 1.959963985 * expected, rtol=1e-8)
+    alone = auc_difference(target, one, other, np.arange(150))
+    np.testing.assert_allclose(found, alone, rtol=1e-10)
+    assert auc_difference(target, one, one).p_value == 1.0
+
+
+def test_copies_of_rows_in_one_group_tell_nothing_new():
+    target, one = example(300)
+    other, group = np.clip(one + 0.05, 0, 1), np.arange(300)
+    for difference in (paired_difference, auc_difference):
+        noisy = other * np.random.default_rng(4).uniform(0.5, 1.0, 300)
+        single = difference(target, one, noisy, group)
+        copied = difference(*(np.repeat(each, 5) for each in (target, one, noisy, group)))
+        np.testing.assert_allclose(single.estimate, copied.estimate)
+        # The correction for estimated means is that of the number of rows.
+        np.testing.assert_allclose(single.high - single.low, copied.high - copied.low, rtol=0.02)
+
+
+@pytest.mark.parametrize("difference", [paired_difference, auc_difference])
+def test_paired_tests_reject_at_their_level(difference):
+    """5 % of 400 tests of equal models reject; binomial, 4 standard errors: a false alarm in 16,000 seeds."""
+    rng = np.random.default_rng(5)
+    rejected = 0
+    for _ in range(400):
+        signal, group = rng.normal(size=(2, 80)), np.repeat(np.arange(80), 4)
+        logit = np.repeat(signal[0], 4) - 1
+        target = (rng.random(320) < 1 / (1 + np.exp(-logit))).astype(int)
+        one, other = (1 / (1 + np.exp(-logit - np.repeat(rng.normal(size=80), 4))) for _ in range(2))
+        rejected += difference(target, one, other, group).p_value < 0.05
+    assert abs(rejected / 400 - 0.05) < 4 * np.sqrt(0.05 * 0.95 / 400)
+
+
+def test_adjusted_p_values_hold_the_family_wise_level():
+    """Any of 6 true hypotheses is rejected in at most 5 % of 4,000 families; binomial, 4 standard errors."""
+    rng = np.random.default_rng(0)
+    rejected = np.mean([min(adjust(rng.uniform(size=6))) < 0.05 for _ in range(4000)])
+    assert rejected == pytest.approx(1 - (1 - 0.05 / 6) ** 6, abs=4 * np.sqrt(0.05 * 0.95 / 4000))
+    assert adjust([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
 
 
 def test_calibration_curve():

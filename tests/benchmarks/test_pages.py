@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.catalogue import EXPERIMENTS
 from benchmarks.data import load_diamonds_reference
-from benchmarks.melanoma import experiment as melanoma
+from benchmarks.melanoma import plan as melanoma
 from benchmarks.melanoma import runs
 from benchmarks.melanoma.data import Melanoma
 from benchmarks.melanoma.tables import load_m2
@@ -95,19 +95,22 @@ def run_m3(rng, epochs, **_):
     }
 
 
-def run_effect(rng, **_):
-    num = NUM_PICTURES["test"]
-    num = len(np.zeros(num)[: melanoma.settings("tiny")["num_rows"]])
-    probability = {name: rng.uniform(0.01, 0.9, num) for name in ("test", "test/0", "test/1")}
+def run_crossfitted(rng, networks, **_):
+    num = min(NUM_PICTURES["test"], melanoma.settings("tiny")["num_rows"])
+    names = ("test", *(f"test/{k}" for k in range(networks)))
+    probability = {name: rng.uniform(0.01, 0.9, num) for name in names}
     interval = np.sort(rng.normal(size=(num, 3)), 1)[:, [1, 0, 2]]
     return {
         **probability,
         "seconds": 9.0,
         "draws/beta_1": rng.normal(0.5, 0.1, 400),
         "verdict": "good",
-        "findings": [],
+        "khat": 0.1,
+        "best_epochs": [1] * networks,
+        "findings": ["The networks are undertrained."],
         "linear": interval,
         "images": interval,
+        "change": {"alone": 0.7, "beside": 0.5, "sd": 0.05, "sd_of_rows": 0.06, "correlation": 0.6},
     }
 
 
@@ -119,7 +122,7 @@ def made_up(task):
         "fit_curve": fit_curve,
         "run_nuts": run_nuts,
         "run_m2": run_m2,
-        "run_effect": run_effect,
+        "run_crossfitted": run_crossfitted,
     }
     return makers.get(name, run_m3)(rng, **task.arguments)
 
@@ -195,6 +198,7 @@ def test_the_best_k_hat_is_bold_and_infinity_is_written(tmp_path, capsys, monkey
 
 def test_scaled_losses(tmp_path, capsys, monkeypatch):
     numbers, _ = numbers_of("loss-curves", tmp_path, capsys, monkeypatch)
+    del numbers["origin"]
     for found in numbers.values():
         assert found["bernflow"]["steps"] == 2000
         assert found["bernflow"]["to_1_percent"] > 1000
@@ -212,9 +216,14 @@ def test_melanoma_with_pictures(tmp_path, capsys, monkeypatch, pictures):
     numbers, text = numbers_of("melanoma", tmp_path, capsys, monkeypatch)
     assert numbers["m2"]["full"]["log_score"] == -0.0862
     assert numbers["M3, paper's split"]["device"] == "a test"
-    assert numbers["M3, paper's split"]["beta_1"][0] == pytest.approx([0.5, 0.1], abs=0.03)
-    assert numbers["M3, cross-fitted, paper's split"]["beta_1"][0] == pytest.approx([0.5, 0.1], abs=0.03)
-    assert "Beside the pictures, the effect differs by" in text
+    assert numbers["beta_1"]["M3, network 1, paper's split"]["mean"] == pytest.approx(0.5, abs=0.03)
+    assert numbers["M3, default posterior, paper's split"]["beta_1"][0] == pytest.approx([0.5, 0.1], abs=0.03)
+    # The difference is four of its standard deviations below zero.
+    assert "| 2 networks, paper's split | 0.700 | 0.500 | -0.200 | 0.0500 | 0 | 0.0500 | 1.000 |" in text
+    assert "The networks are undertrained." in text
+    compared = {(each["one"], each["measure"]): each for each in numbers["comparisons"]}
+    assert compared["M3, default posterior", "AUC"]["low"] < compared["M3, default posterior", "AUC"]["high"]
+    assert text.count("no difference shown") == len(numbers["comparisons"])
     assert "An epoch of training on a test" in text
     assert "A smaller run: 64 pictures of each part" in text
 
@@ -222,7 +231,7 @@ def test_melanoma_with_pictures(tmp_path, capsys, monkeypatch, pictures):
 def test_melanoma_without_pictures(tmp_path, capsys, monkeypatch):
     monkeypatch.delenv(runs.DATA_VARIABLE, raising=False)
     numbers, text = numbers_of("melanoma", tmp_path, capsys, monkeypatch)
-    assert list(numbers) == ["m2"]
+    assert list(numbers) == ["m2", "beta_1", "origin"]
     assert "M1 and M3 were not run." in text
 
 

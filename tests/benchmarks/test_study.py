@@ -1,12 +1,13 @@
 import csv
 import io
 import json
+import re
 
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from benchmarks.study import nuts, runner
+from benchmarks.study import nuts, plan, record, runner
 from benchmarks.study.page import Heading, Listing, Page, Picture, write_page
 from benchmarks.study.plan import Experiment, Task
 from benchmarks.study.rubin import pool
@@ -17,6 +18,7 @@ from bernflow.errors import BernflowError
 
 THIS = __name__
 calls = []
+MADE = {"date": "2026-11-19", "commit": "abc", "machine": "a laptop", "versions": {"jax": "0.9"}, "seconds": 2.0}
 
 
 def double(value):
@@ -52,6 +54,7 @@ def _importable(monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, THIS, sys.modules.get(THIS) or sys.modules[double.__module__])
+    monkeypatch.setattr(plan, "code_digest", lambda *modules: "this code")
     calls.clear()
 
 
@@ -67,7 +70,8 @@ def test_tasks_are_told_apart_by_their_arguments():
 def test_store_returns_what_was_kept(tmp_path):
     store = Store(tmp_path / "kept")
     assert store.load(task(3)) is None
-    store.save(task(3), double(3))
+    store.save(task(3), double(3), MADE)
+    assert store.made(task(3)) == {**MADE, "code": "this code"}
     found = store.load(task(3))
     assert found["twice"] == 6
     assert found["nothing"] is None
@@ -78,7 +82,7 @@ def test_store_returns_what_was_kept(tmp_path):
 @pytest.mark.parametrize("damage", [lambda content: content[:40], lambda content: b"", lambda content: b"x" * 200])
 def test_a_damaged_result_does_not_count(tmp_path, damage):
     store = Store(tmp_path)
-    store.save(task(3), double(3))
+    store.save(task(3), double(3), MADE)
     (path,) = tmp_path.iterdir()
     path.write_bytes(damage(path.read_bytes()))
     assert store.load(task(3)) is None
@@ -86,7 +90,7 @@ def test_a_damaged_result_does_not_count(tmp_path, damage):
 
 def test_flipped_bits_give_the_result_or_none(tmp_path):
     store = Store(tmp_path)
-    store.save(task(3), double(3))
+    store.save(task(3), double(3), MADE)
     (path,) = tmp_path.iterdir()
     content, whole = path.read_bytes(), repr(store.load(task(3)))
     for bit in np.random.default_rng(0).choice(8 * len(content), 500, replace=False):
@@ -96,11 +100,24 @@ def test_flipped_bits_give_the_result_or_none(tmp_path):
         assert repr(store.load(task(3))) in ("None", whole)
 
 
-def test_a_result_of_another_version_does_not_count(tmp_path, monkeypatch):
+def test_a_result_of_other_code_does_not_count(tmp_path, monkeypatch):
     store = Store(tmp_path)
-    store.save(task(3), double(3))
-    monkeypatch.setattr("benchmarks.study.store.version_of", lambda name: "0.0.0")
+    store.save(task(3), double(3), MADE)
+    monkeypatch.setattr(plan, "code_digest", lambda *modules: "other code")
     assert store.load(task(3)) is None
+
+
+def test_a_page_tells_its_origin_and_when_it_is_old(tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "run_task", lambda task: double(**task.arguments))
+    assert record.why_old(experiment(1, 2), tmp_path / "doubling") == "does not say by what code it was made"
+    run([experiment(1, 2)], "tiny", tmp_path)
+    text = (tmp_path / "doubling" / "README.md").read_text()
+    assert "Made by `bernflow reproduce doubling --tiny`. Measured on 20" in text
+    assert re.search(r"from commit \w+\+? on .*, \d+ cores, JAX on .*, with bernflow .*, jax \d", text)
+    assert record.why_old(experiment(1, 2), tmp_path / "doubling") is None
+    assert "with other settings (Measured on" in record.why_old(experiment(1, 3), tmp_path / "doubling")
+    monkeypatch.setattr(plan, "code_digest", lambda *modules: "other code")
+    assert "by other code" in record.why_old(experiment(1, 2), tmp_path / "doubling")
 
 
 def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, monkeypatch):

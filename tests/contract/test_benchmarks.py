@@ -16,8 +16,7 @@ ALLOWED = {
     "melanoma": (
         "compiled fit.batches.fitting fit.batches.rows fit.batches.stage fit.run fit.settings fit.train.loop "
         "fit.train.scan fit.train.state "
-        "keys models.network "
-        "plots.components precision"
+        "keys models.network precision"
     ),
     "models": "diagnostics.chains models precision",
     "nuts": "diagnostics.chains",

@@ -14,7 +14,7 @@ from benchmarks.adversarial import page, suite
 from benchmarks.adversarial.case import Moments, errors_of
 from benchmarks.adversarial.catalogue import CASES, FAMILIES, NAMED
 from benchmarks.adversarial.schedule import longest_first
-from benchmarks.models import stamp
+from benchmarks.study import stamp
 from benchmarks.study.records import save_records
 from bernflow.errors import ArgumentError
 from bernflow.models import as_model
