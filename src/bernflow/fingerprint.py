@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bernflow.errors import ArgumentError
-from bernflow.functions import code_parts, is_library, loaded_names
+from bernflow.functions import READS_GLOBALS, Names, code_parts, is_library, loaded_names
 
 # Of larger arrays only MAX_HASHED_BYTES are hashed, in evenly spaced blocks including the first and the last.
 MAX_HASHED_BYTES, NUM_BLOCKS = 2**30, 64
@@ -40,8 +40,10 @@ def fingerprint(value: Any) -> str:
     """Return a checksum of a value.
 
     The checksum of a function covers its code, defaults, closure and the globals that it reads; that of an object of a
-    user-defined class also covers the methods. Functions and classes of installed packages are identified by name. An
-    object may define a method `identity_parts` that returns what its identity depends on.
+    user-defined class also covers the methods. Of a user's module, the attributes that the code names count, and all of
+    them where the module is used in another way, as in `getattr(module, name)`. Functions, classes and modules of
+    installed packages are identified by name. An object may define a method `identity_parts` that returns what its
+    identity depends on.
 
     Example:
         >>> scale = 1.0
@@ -100,7 +102,7 @@ class _Reader:
             (types.FunctionType, self._function),
             (types.MethodType, lambda v: iter(["method", self.digest(v.__func__), self.digest(v.__self__)])),
             (types.CodeType, self._code),
-            (types.ModuleType, lambda v: iter(["module", v.__name__])),
+            (types.ModuleType, self._module),
             (type, self._class),
             ((property, staticmethod, classmethod), self._descriptor),
         ]
@@ -136,33 +138,58 @@ class _Reader:
         if not library or "<" in value.__qualname__:
             yield from self._code(value.__code__)
         yield self.digest([value.__defaults__, value.__kwdefaults__, vars(value)])
+        names = None if library else loaded_names(value.__code__)
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
             try:
                 yield name
-                yield self.digest(cell.cell_contents)
+                content = cell.cell_contents
+                yield self.digest(content) if names is None else self._variable(name, content, names)
             except ValueError:  # not filled yet
                 yield "empty"
-        if not library:
-            yield from self._globals(value)
+        if names is not None:
+            yield from self._globals(value, names)
 
-    def _globals(self, value: types.FunctionType) -> Iterator[str | bytes]:
-        """Yield the globals that a function reads, and the attributes that it reads of user modules."""
-        names = loaded_names(value.__code__)
-        for name in sorted(names.globals & value.__globals__.keys()):
+    def _globals(self, value: types.FunctionType, names: Names) -> Iterator[str | bytes]:
+        """Yield the globals that a function reads, and what it reads of user modules."""
+        space = value.__globals__
+        for name in sorted(names.globals & space.keys()):
             yield name
-            yield self._global(value.__globals__[name], names.attributes)
-        for module in names.modules():
-            yield self._global(module, names.attributes)
+            yield self._variable(name, space[name], names)
+        for name, module in names.modules(space.get("__package__")):
+            yield self._variable(name, module, names)
+        yield from map(self.digest, names.computed_imports())
+        if names.globals & READS_GLOBALS - space.keys():
+            yield self._contents(space)
 
-    def _global(self, value: Any, attributes: frozenset[str]) -> bytes:
+    def _variable(self, name: str, value: Any, names: Names) -> bytes:
+        """Return the digest of a variable; of a user's module, only what is read counts where that is known."""
         if not isinstance(value, types.ModuleType) or is_library(value) or id(value) in self._open:
+            return self.digest(value)
+        if name in names.bare:
             return self.digest(value)
         self._open[id(value)] = len(self._open)
         try:
-            read = sorted(attributes & vars(value).keys())
-            return _hash("module", *(part for n in read for part in (n, self._global(vars(value)[n], attributes))))
+            # A module may compute attributes by a function of this name.
+            read = sorted((names.attributes | {"__getattr__"}) & vars(value).keys())
+            return _hash("module", *(part for n in read for part in (n, self._variable(n, vars(value)[n], names))))
         finally:
             del self._open[id(value)]
+
+    def _module(self, value: types.ModuleType) -> Iterator[str | bytes]:
+        yield from ("module", value.__name__)
+        if not is_library(value):
+            yield self._contents(vars(value))
+
+    def _contents(self, space: dict[str, Any]) -> bytes:
+        """Return the digest of all variables of a module but those that Python manages."""
+        if id(space) in self._open:
+            return _hash("cycle")
+        self._open[id(space)] = len(self._open)
+        try:
+            names = sorted(n for n in space if n == "__getattr__" or not (n.startswith("__") and n.endswith("__")))
+            return _hash(*(part for name in names for part in (name, self.digest(space[name]))))
+        finally:
+            del self._open[id(space)]
 
     def _code(self, value: types.CodeType) -> Iterator[str | bytes]:
         yield from code_parts(value)

@@ -1,11 +1,13 @@
 """Checksums of values: whatever changes what a function computes changes its checksum, and nothing else does."""
 
 import functools
+import importlib
 import os
 import subprocess
 import sys
 import textwrap
 import threading
+import types
 from pathlib import Path
 
 import equinox as eqx
@@ -148,6 +150,71 @@ def test_modules_of_the_user_count_as_far_as_they_are_read(tmp_path, monkeypatch
     assert fingerprint(read) != before[0]
     assert fingerprint(imports) != before[1]
     del sys.modules["constants_of_a_user"]
+
+
+# Each reads SCALE of a user's module without naming the attribute in the function, or by a variable that is no global.
+READS = {
+    "getattr": "def f(): return getattr(m, 'SC' + 'ALE'.lower().upper())",
+    "name in a variable": "NAME = 'SCALE'\ndef f(): return getattr(m, NAME)",
+    "vars": "NAME = 'SCALE'\ndef f(): return vars(m)[NAME]",
+    "__dict__": "NAME = 'SCALE'\ndef f(): return m.__dict__[NAME]",
+    "alias": "NAME = 'SCALE'\ndef f():\n    n = m\n    return getattr(n, NAME)",
+    "argument": "def of(any): return any.SCALE\ndef f(): return of(m)",
+    "default": "def f(n=m): return n.SCALE",
+    "closure": "def make(n):\n    return lambda: n.SCALE\nf = make(m)",
+    "attribute": "class A:\n    def __init__(self): self.m = m\n    def __call__(self): return self.m.SCALE\nf = A()",
+    "partial": "import functools\nf = functools.partial(getattr, m, 'SCALE')",
+    "import": "NAME = 'SCALE'\ndef f():\n    import values_of_a_user\n    return getattr(values_of_a_user, NAME)",
+    "import as": "NAME = 'SCALE'\ndef f():\n    import values_of_a_user as n\n    return getattr(n, NAME)",
+    "part of a package": "import package_of_a_user as p\nN = 'SCALE'\ndef f(): return getattr(p.values, N)",
+    "from a package": "N = 'SCALE'\ndef f():\n    from package_of_a_user import values as v\n    return getattr(v, N)",
+    "top of a package": "def f():\n    import package_of_a_user.values\n    return package_of_a_user.values.SCALE",
+    "relative": "__package__ = 'package_of_a_user'\ndef f():\n    from .values import SCALE\n    return SCALE",
+    "import_module": "from importlib import import_module as import_module\n"
+    "def f(): return import_module('values_of_a_user').SCALE",
+    "computed attribute": "import computing_module as c\ndef f(): return c.SCALE",
+    "globals": "SCALE = m.SCALE\ndef f(): return globals()['SC' + 'ALE'.upper()]",
+    "eval": "SCALE = m.SCALE\ndef f(): return eval('SCALE')",
+}
+
+
+def user_modules(folder, scale):
+    """Write and import modules of a user, one of which has a scale."""
+    (folder / "package_of_a_user").mkdir(exist_ok=True)
+    (folder / "package_of_a_user" / "__init__.py").write_text("from package_of_a_user import values\n")
+    for path in ("values_of_a_user.py", "package_of_a_user/values.py"):
+        (folder / path).write_text(f"SCALE = {scale}\n")
+    code = f"from values_of_a_user import SCALE as VALUE\ndef __getattr__(name): return {scale}\n"
+    (folder / "computing_module.py").write_text(code)
+    names = ["values_of_a_user", "package_of_a_user", "package_of_a_user.values", "computing_module"]
+    for name in names:
+        sys.modules.pop(name, None)
+    return [importlib.import_module(name) for name in names]
+
+
+@pytest.mark.parametrize("code", READS.values(), ids=READS)
+def test_modules_that_are_read_by_other_means_count_as_a_whole(code, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    found = []
+    for scale in (1.0, 1.0, 2.0):
+        module, *_ = user_modules(tmp_path, scale)
+        space = {"m": module, "__name__": "model_of_a_user"}
+        exec(code, space)
+        assert space["f"]() == scale
+        found.append(fingerprint(space["f"]))
+    assert found[0] == found[1]
+    assert found[0] != found[2]
+
+
+def test_attributes_that_are_not_named_do_not_count():
+    module = types.ModuleType("values_of_a_user")
+    module.SCALE, module.OTHER = 1.0, 1.0
+    f = renamed("def f():\n    return m.SCALE * m.SCALE")
+    f.__globals__["m"] = module
+    before = fingerprint(f)
+    module.OTHER = 2.0
+    assert fingerprint(f) == before
 
 
 def test_what_does_not_change_the_result_does_not_count():

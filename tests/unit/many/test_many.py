@@ -147,6 +147,31 @@ def test_a_resumed_call_does_what_is_missing(cases, tmp_path):
     assert len(called) == 5
 
 
+class Inline:
+    """Runs what is submitted at once, but loses some cases."""
+
+    def __init__(self, *lost):
+        self.lost, self.submitted = lost, []
+
+    def submit(self, function, *args):
+        future, (_, case, *_) = Future(), args
+        self.submitted.append(case)
+        if case in self.lost:
+            future.set_exception(RuntimeError("worker lost"))
+        else:
+            future.set_result(function(*args))
+        return future
+
+
+def test_a_resumed_call_repeats_only_what_a_worker_lost(cases, tmp_path):
+    whats = {name: name for name in ("a", "b", "c")}
+    first = collect(cases.act, whats, executor=Inline("b"), resume=tmp_path)
+    assert {name: result.error for name, result in first.items() if not result.ok} == {"b": "RuntimeError: worker lost"}
+    again = Inline()
+    assert all(result.ok for result in collect(cases.act, whats, executor=again, resume=tmp_path).values())
+    assert again.submitted == ["b"]
+
+
 def test_another_case_or_function_is_refused(cases, tmp_path):
     collect(cases.act, {"a": "x"}, resume=tmp_path)
     with pytest.raises(ArgumentError, match=r"a.json belongs to another function or another case 'a'"):

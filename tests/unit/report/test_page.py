@@ -1,4 +1,5 @@
 import base64
+import dataclasses
 import hashlib
 import re
 from importlib import metadata
@@ -9,9 +10,11 @@ import pytest
 from numpyro.distributions import constraints
 
 import bernflow as bf
+from bernflow.diagnostics.findings import FINDINGS, Finding
 from bernflow.errors import ArgumentError
 from bernflow.flows.mixture import Mixture
 from bernflow.posterior import Posterior
+from bernflow.posterior.tables import Axes
 from bernflow.report import page, pictures
 from bernflow.report.page import render, write_page
 
@@ -100,6 +103,29 @@ def test_names_of_a_model_are_text_everywhere(make, parse, material, tmp_path):
     assert labels[:7] == [*EVIL[:5], "a & b[0]", "a & b[1]"]
     assert found.text("title") == EVIL[0]
     assert "Not drawn" not in found.text()  # least of all because of a dollar sign
+
+
+@without_pictures
+@pytest.mark.parametrize("evil", EVIL)
+def test_no_text_of_a_run_is_markup(make, parse, material, evil):
+    given = material(make({evil: ((2,), constraints.real)}, family=evil, versions={evil: evil}, **{evil: evil}))
+    finding = Finding(FINDINGS[-1], "usable", evil, evil, parameters=evil)
+    given = dataclasses.replace(
+        given,
+        diagnostics=dataclasses.replace(given.diagnostics, findings=(finding,), looked=evil),
+        observed={evil: np.zeros(2)},
+        constants={evil: np.array([evil, evil])},
+        replicates={evil: np.zeros((5, 2))},
+        axes=Axes({evil: (evil,)}, {evil: [evil, evil]}),
+        tails=((evil, 0.5),),
+        origin=((evil, evil),),
+        notes=(evil,),
+    )
+    found = parse(render(given, title=evil))
+    assert len(found.all("script")) == 1
+    assert not found.all("img")
+    assert not found.all("b")
+    assert found.text().count(evil) >= 12
 
 
 def test_names_from_right_to_left_do_not_turn_the_page_around(make, parse, material):

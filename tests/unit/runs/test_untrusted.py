@@ -1,8 +1,10 @@
 """Runs that somebody else has made up: nothing is executed, no other file is read, no memory is filled."""
 
+import json
 import os
 import resource
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -64,6 +66,25 @@ def test_what_was_written_can_be_read(crafted, name):
     folder = crafted(name)
     reseal(folder)
     assert material_of_run(folder).draws["part/w"].shape == (NUM, 2, 3)
+
+
+def test_draws_in_formats_of_others_are_not_opened(crafted, monkeypatch):
+    """A pickle in the filter of a Zarr array, storage of HDF5 elsewhere, a header of gigabytes: no parser sees them."""
+    csv, netcdf, zarr = map(crafted, ("csv", "netcdf", "zarr"))
+    before = [material_of_run(folder).draws for folder in (csv, netcdf, zarr)]
+    (csv / "draws.csv").write_bytes(b"mu." + b"9" * 200 + b"\n")
+    (netcdf / "draws.nc").write_bytes(b"\x89HDF\r\n\x1a\n" + b"\x00" * 200)
+    arrays = list((zarr / "draws.zarr").rglob(".zarray"))
+    assert arrays
+    for path in arrays:
+        path.write_text(json.dumps({**json.loads(path.read_text()), "filters": [{"id": "pickle"}]}))
+    for package in ("h5py", "h5netcdf", "zarr", "numcodecs"):
+        monkeypatch.setitem(sys.modules, package, None)  # importing it fails
+    for folder, draws in zip((csv, netcdf, zarr), before, strict=True):
+        reseal(folder)
+        found = material_of_run(folder).draws
+        assert found.keys() == draws.keys()
+        np.testing.assert_array_equal(found["part/w"], draws["part/w"])
 
 
 @pytest.mark.parametrize("end", ["\n", "\r"])
