@@ -23,6 +23,7 @@ from bernflow.fit.powers import find_powers
 from bernflow.fit.rotation import find_rotation
 from bernflow.fit.run import Run
 from bernflow.fit.settings import Settings
+from bernflow.fit.settling import settle
 from bernflow.fit.start import Gaussian
 from bernflow.fit.structured_start import MIN_DIM, structured_start
 from bernflow.fit.train.draws import Draws
@@ -72,18 +73,34 @@ def initial_flows(
     """
     settings.family.check(target.dim)
     num = max(num_starts(target.dim), settings.restarts * (4 if settings.restarts > 1 else 1))
-    if settings.family.mixes and settings.restarts == 1 and target.dim >= MIN_DIM and run.devices is None:
+    may_be_structured = settings.family.mixes and settings.restarts == 1 and target.dim >= MIN_DIM
+    may_be_structured &= run.devices is None
+    if may_be_structured:
         flow = structured_start(target, settings, nth(start_key, 1), run.deadline)
         if flow is not None:
             return flow, None
     if settings.family.use_start:
         starts = find_starts(target, num, start_key, run, None if run.is_one_of_many else settings)
         chosen = np.array(modes.distinct_starts(starts, settings.restarts))
+        if may_be_structured and is_dense(target.dim):
+            starts = _with_settled(starts, int(chosen[0]), target, nth(start_key, 3), run)
         return informed_flows(run.spread(target), settings, starts, chosen, flow_key), starts
     spread, points_key = run.spread(target), nth(start_key, 0)
     points = usable_starts(spread, starting_points(spread, points_key, num), points_key)
     same = jax.tree.map(lambda leaf: leaf[None], Gaussian(points[0], unit_factor(target.dim), np.zeros(())))
     return flows_at(settings, target.dim, same, np.zeros(settings.restarts, int), flow_key), None
+
+
+def _with_settled(starts: Gaussian, which: int, target: Target, key: Key[Array, ""], run: Run) -> Gaussian:
+    """Return the starts, one of them brought uphill its ELBO."""
+    settled = settle(target, starts.at(which), key, run.deadline)
+
+    def replaced(old, new):
+        changed = np.array(old)
+        changed[which] = new
+        return changed
+
+    return jax.tree.map(replaced, starts, settled)
 
 
 def informed_flows(

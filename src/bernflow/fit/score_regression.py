@@ -153,7 +153,7 @@ def look(flow: StructuredBernsteinFlow, target: Target, key: Key[Array, ""], num
 
 def _displaced(flow: StructuredBernsteinFlow, seen: Residuals, share: float) -> StructuredBernsteinFlow:
     """Return the flow with its noise displaced by a share of what the residuals ask for."""
-    num, seen = flow.structure.num_leaders, seen._replace(r=_cut_off(seen.r))
+    num, seen = flow.structure.num_leaders, seen._replace(r=cut_off(seen.r))
     first = seen._replace(z=seen.z[:, :num], r=seen.r[:, :num])
     rest = seen._replace(z=seen.z[:, num:], r=seen.r[:, num:])
     basis = Basis.of(seen.features)
@@ -184,7 +184,7 @@ def _displaced_globals(flow: BernsteinFlow, seen: Residuals, share: float) -> Be
     With e_j = s_j + H_j(z_j), the location is Lambda e, Lambda = diag(exp(r)) (I + S), and log scales are R e.
     """
     z, r = seen.z, seen.r
-    shift, tril = _newton(z, r, share)
+    shift, tril = newton_step(z, r, share)
     r = r / _curvature(z, r)
     second, third = _bends(z, r, share)
     bias, skip = np.array(flow.bias), flow.skip
@@ -254,17 +254,29 @@ def _displaced_locals(conditional: Any, seen: Residuals, basis: Basis, share: fl
     return eqx.tree_at(lambda c: (c.raw, c.drift), conditional, (placed(raw), drift))
 
 
-def _newton(
-    z: Float[np.ndarray, "s c"], r: Float[np.ndarray, "s c"], share: float
+def newton_step(
+    z: Float[np.ndarray, "s c"],
+    r: Float[np.ndarray, "s c"],
+    share: float,
+    longest: float = MAX_SHIFT,
+    most: float = MAX_FACTOR,
 ) -> tuple[Float[np.ndarray, " c"], Float[np.ndarray, "c c"]]:
-    """Return mean and triangular factor of the Gaussian, in units of z, that a damped Newton step leads to."""
+    """Return mean and triangular factor of the Gaussian, in units of z, that a damped Newton step leads to.
+
+    Args:
+        z: noise.
+        r: residuals.
+        share: of the step that is taken.
+        longest: the most by which a mean changes, before its share is taken.
+        most: the largest factor by which a precision changes.
+    """
     num = len(z)
     products, squares = r.T @ z / num, (r**2).T @ z**2 / num**2
     hessian = _shrunk(0.5 * (products + products.T), 0.25 * (squares + squares.T)) - np.eye(z.shape[1])
     values, vectors = np.linalg.eigh(-hessian)
-    covariance = (vectors * np.clip(values, 1.0 / MAX_FACTOR, MAX_FACTOR) ** -share) @ vectors.T
+    covariance = (vectors * np.clip(values, 1.0 / most, most) ** -share) @ vectors.T
     mean = covariance @ _shrunk(np.mean(r, 0), np.var(r, 0) / num)
-    return np.clip(mean, -MAX_SHIFT, MAX_SHIFT) * share, np.linalg.cholesky(covariance)
+    return np.clip(mean, -longest, longest) * share, np.linalg.cholesky(covariance)
 
 
 def _curvature(z: Float[np.ndarray, "s n"], r: Float[np.ndarray, "s n"]) -> Float[np.ndarray, " n"]:
@@ -400,6 +412,7 @@ def _shrunk(estimate: np.ndarray, variance: np.ndarray) -> np.ndarray:
     return estimate * np.maximum(0.0, 1.0 - variance / np.maximum(estimate**2, 1e-300))
 
 
-def _cut_off(r: Float[np.ndarray, "s n"]) -> Float[np.ndarray, "s n"]:
+def cut_off(r: Float[np.ndarray, "s n"]) -> Float[np.ndarray, "s n"]:
+    """Return residuals without their far tails."""
     most = CUT_OFF * np.median(np.abs(r), 0) + CUT_OFF_CONSTANT
     return np.clip(r, -most, most)
