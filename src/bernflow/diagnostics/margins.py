@@ -50,13 +50,12 @@ class Margins(NamedTuple):
     @property
     def are_right(self) -> bool:
         """Whether no margin is visibly wrong, and all are known well enough to tell."""
-        return (
-            self.noise <= RESOLUTION * MEAN
-            and self.mean <= MEAN
-            and self.sd <= SD
-            and self.probability <= PROBABILITY
-            and self.correlation <= CORRELATION
-        )
+        return self.noise <= RESOLUTION * MEAN and self.are_within(1.0)
+
+    def are_within(self, share: float) -> bool:
+        """Tell whether no error exceeds this share of the largest that is allowed."""
+        pairs = (self.mean, MEAN), (self.sd, SD), (self.probability, PROBABILITY), (self.correlation, CORRELATION)
+        return all(error <= share * most for error, most in pairs)
 
 
 def margins(draws: Float[np.ndarray, "s p"], log_weights: Float[np.ndarray, " s"]) -> Margins:

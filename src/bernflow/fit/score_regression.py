@@ -25,6 +25,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from bernflow.background import Effort, background_jit
 from bernflow.diagnostics import importance
+from bernflow.diagnostics.margins import margins
 from bernflow.diagnostics.verdict import judge
 from bernflow.fit.deadline import Deadline
 from bernflow.fit.skewed import displaced_shapes
@@ -60,8 +61,9 @@ MIN_ERRORS_OF_PRODUCT, MAX_PRODUCT = 4.0, 0.3
 WINDOW = 10
 # Directions of the features with a smaller singular value than this share of the largest are left out.
 LEAST_SIZE = 0.01
-# Nearer to the target than this share of the tolerance, nothing is left to do.
-NEAR = 0.8
+# Nearer to the target than this share of the tolerance, and with errors of margins below this share of what is allowed,
+# nothing is left to do.
+NEAR, CLEARLY = 0.8, 0.7
 # Under a time limit, the least share of it that must be left for another round.
 LEFT_FOR_ROUND = 0.4
 
@@ -76,8 +78,10 @@ class Residuals(NamedTuple):
     x: Float[np.ndarray, "s p"]
 
     def is_near(self, tolerance: float) -> bool:
-        """Tell whether the flow is good, and within this distance of the target."""
-        return distance(self.log_weights) < tolerance and judge(self.log_weights, draws=self.x).verdict == "good"
+        """Tell whether the flow is good, and within this distance of the target, so clearly that more draws agree."""
+        if distance(self.log_weights) >= tolerance or judge(self.log_weights, draws=self.x).verdict != "good":
+            return False
+        return margins(self.x, self.log_weights).are_within(CLEARLY)
 
     def elbo(self) -> tuple[float, float]:
         """Return the ELBO and its standard error; minus infinity where a number is not finite."""

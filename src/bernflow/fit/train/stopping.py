@@ -26,6 +26,8 @@ from bernflow.fit.train.state import TrainState
 # A distance estimated from few draws must be below this share of a tolerance: rare draws, which it does not see, add
 # to it.
 SAFETY = 0.8
+# Log weights this far below the log evidence count as no farther.
+MAX_LACK = 10.0
 # A fit that is farther from the posterior than so many default tolerances is seldom good: who allows more does not ask
 # for that.
 MAX_GOOD = 2.0
@@ -144,8 +146,11 @@ class StoppingRule(NamedTuple):
 
     def is_within(self, weights: Float[np.ndarray, " s"]) -> bool:
         """Tell whether q is within the tolerance, as far as these draws show it."""
+        # A few draws where there is hardly any density add a lot, and change nothing that anyone sees.
+        evidence = log_evidence(weights)[0]
+        weights = np.maximum(weights, evidence - MAX_LACK)
         # Two estimates: the first does not see tails that were cut off, the second is noisy.
-        missing = log_evidence(weights)[0] - np.mean(weights)
+        missing = evidence - np.mean(weights)
         if max(distance(weights), missing) >= SAFETY * self.draws.recipe.tolerance:  # type: ignore[operator]
             return False
         # Where "good" is asked for, more draws than these decide on the tails.

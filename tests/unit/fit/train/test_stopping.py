@@ -119,6 +119,13 @@ def test_tails_that_are_not_met_are_not_within_any_tolerance():
     assert is_within(-heavy, 10.0, 10)
 
 
+def test_a_few_draws_where_there_is_no_density_do_not_count_in_full():
+    one_far, many_far = (np.zeros(4000) for _ in range(2))
+    one_far[0], many_far[::50] = -1000.0, -1000.0
+    assert is_within(one_far, 0.01, 10)
+    assert not is_within(many_far, 0.1, 10)
+
+
 def test_arrived_is_nearer_than_anyone_could_see():
     assert _is_invisible(log_weights(1e-4), 0.3)
     assert not _is_invisible(log_weights(1e-3), 0.3)
