@@ -8,8 +8,9 @@ else
 VENV ?= .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 endif
 # Two workers: compilation, which is most of a test's time, uses one core. The tests of a file share fits and compiled
-# functions, so that they run in one worker.
-ARGS ?= -n 2 --dist loadfile
+# functions, so that they run in one worker. Files come in their own order, which ends with short ones, rather than by
+# the number of their tests: the long tests of a file with few of them would keep one worker busy alone at the end.
+ARGS ?= -n 2 --dist loadfile --no-loadscope-reorder
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev

@@ -1,16 +1,26 @@
 import os
 
-# Compiling is most of a test's time, and the least thorough level at which XLA still vectorizes takes a fifth off it.
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=1".strip()
+# Compiling is most of a test's time. Functions without options of their own compile in a third of it without LLVM's
+# optimizations and with the older emitters of XLA, as in `bernflow.background`: slower code that computes the same but
+# for rounding. Processes that tests start inherit this. A version of XLA that lacks a flag ends the tests and names it.
+os.environ["XLA_FLAGS"] = (
+    f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false".strip()
+)
 
 import gc
 import io
 import tempfile
+from pathlib import Path
 
 import jax
 import pytest
 
+from bernflow import compiled
 from bernflow.fit import mappings
+
+# A worker forgets all that is compiled at the end of a module if it holds more than this; both workers and what they
+# start are to fit into 6 GB.
+MOST_RESIDENT, MOST_MAPPINGS = 1.6e9, 0.15
 
 
 def pytest_configure(config):
@@ -55,7 +65,21 @@ def _compile_in_the_foreground():
 
 @pytest.fixture(autouse=True, scope="module")
 def _free_compiled_functions():
-    """Forget what a module compiled: every compiled function holds mappings of memory, whose number is limited."""
+    """Forget what bernflow compiled for a module, which may have patched it, and all the rest once it is much.
+
+    Every compiled function holds mappings of memory, whose number is limited. What is left are mostly the operations of
+    `jax.numpy`, which all modules need.
+    """
     yield
-    jax.clear_caches()
+    compiled.clear_compiled()
+    if resident_bytes() > MOST_RESIDENT or mappings._share_of_mappings() > MOST_MAPPINGS:
+        jax.clear_caches()
     gc.collect()
+
+
+def resident_bytes():
+    """Return the memory that this process holds; inf where that is unknown."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, AttributeError):  # not Linux
+        return float("inf")

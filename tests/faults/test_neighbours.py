@@ -93,8 +93,8 @@ def check(cells):
 @pytest.mark.parametrize(
     ("neighbour", "order", "fronts", "kinds"),
     [
-        ("NUTS", "before", NUMPYRO, ("numpy",)),
-        ("float64 fit", "before", ("NumPyro closure",), ("numpy", "jax64")),
+        ("NUTS", "before", ("NumPyro arguments",), ("numpy",)),
+        ("float64 fit", "before", ("NumPyro closure",), ("jax64",)),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

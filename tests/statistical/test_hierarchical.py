@@ -1,5 +1,7 @@
 """Hierarchical posteriors with exact answers: locals integrated out, globals by quadrature."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -50,9 +52,15 @@ def exact():
     return log_p.max() + np.log(total * cell), moments
 
 
+@pytest.fixture(scope="module")
+def fit():
+    """Fit either parameterization, once."""
+    return functools.cache(lambda model: bf.fit(model, Y, progress=False, tolerance=0.01))
+
+
 @pytest.mark.parametrize("model", [centered, noncentered])
-def test_evidence_and_globals_are_exact_in_either_parameterization(model):
-    post = bf.fit(model, Y, progress=False, tolerance=0.01)
+def test_evidence_and_globals_are_exact_in_either_parameterization(fit, model):
+    post = fit(model)
     assert isinstance(post.distribution, StructuredBernsteinFlow)
     assert post.diagnostics.verdict == "good"
     log_evidence, moments = exact()
@@ -66,8 +74,8 @@ def test_evidence_and_globals_are_exact_in_either_parameterization(model):
         assert abs(values.std() / sd - 1.0) < 4 / np.sqrt(20_000) + 0.03
 
 
-def test_a_structured_posterior_is_saved_whole(tmp_path):
-    post = bf.fit(noncentered, Y, progress=False, tolerance=0.01)
+def test_a_structured_posterior_is_saved_whole(fit, tmp_path):
+    post = fit(noncentered)
     loaded = bf.load(post.save(tmp_path / "post.bernflow"), noncentered, Y)
     theta = post.draws(50, key=2)
     np.testing.assert_array_equal(loaded.draws(50, key=2)["raw"], theta["raw"])

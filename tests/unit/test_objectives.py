@@ -1,3 +1,5 @@
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -243,64 +245,87 @@ def make_mixture(amount):
     return Mixture(tuple(parts), jnp.log(jnp.array([0.3, 0.7])))
 
 
+@functools.cache
+def mixture_and_its_target():
+    """A mixture and the target that it is; one of both for all tests, so that its gradient is compiled once."""
+    mixture = make_mixture(0.2)
+    return mixture, make_target(lambda x: mixture.log_prob(x[None])[0] + 3.0, 2)
+
+
 @pytest.mark.parametrize("power", [0.0, 1.0])
 def test_a_mixture_that_is_the_posterior_has_no_gradient(power):
-    mixture = make_mixture(0.2)
-    target = make_target(lambda x: mixture.log_prob(x[None])[0] + 3.0, 2)
+    mixture, target = mixture_and_its_target()
     noise = stratified_noise(mixture.components[0], jax.random.split(jax.random.key(1)), 16, (2,))
-    found = mixture_gradient(mixture, target, noise, power)
+    found = mixture_gradient(mixture, target, noise, jnp.asarray(power))
     np.testing.assert_allclose(found.log_weights, 3.0, atol=1e-8)
     np.testing.assert_allclose(flat(found.gradient, 1), 0.0, atol=1e-7)
 
 
-@pytest.mark.parametrize("power", [0.0, 1.0])
-def test_the_gradient_of_a_mixture_is_that_of_the_divergence(power, monkeypatch):
-    """Both divergences, by a grid: the derivative along a random direction."""
-    monkeypatch.setattr(objectives, "MAX_WEIGHT", 1e9)  # a bias that is meant
-    mixture, target = make_mixture(0.1), make_target(narrow, 2)
-    grid = jnp.linspace(-9.0, 9.0, 500)
-    x = jnp.stack(jnp.meshgrid(grid, grid, indexing="ij"), -1).reshape(-1, 2)
-    log_p = jax.vmap(narrow)(x)
-    log_p = log_p - jax.nn.logsumexp(log_p) - 2.0 * jnp.log(grid[1] - grid[0])
-    arrays, fixed = eqx.partition(mixture, eqx.is_inexact_array)
-    rng = np.random.default_rng(1)
+@functools.cache
+def mixture_and_direction():
+    """A mixture, and a random direction in which its parameters move."""
+    mixture, rng = make_mixture(0.1), np.random.default_rng(1)
 
     def random(path, leaf):
         # Not along what is fixed, nor along the powers of tails, whose gradient passes where they are cut off.
         moves = not any(name in jax.tree_util.keystr(path) for name in ("start_", "tails"))
         return jnp.asarray(rng.normal(size=leaf.shape) * moves)
 
-    direction = jax.tree_util.tree_map_with_path(random, arrays)
+    return mixture, jax.tree_util.tree_map_with_path(random, eqx.filter(mixture, eqx.is_inexact_array))
 
-    def log_q_at(step):
-        moved = eqx.combine(jax.tree.map(lambda leaf, by: leaf + step * by, arrays, direction), fixed)
-        return moved.log_prob(x)
 
-    both = jax.jit(log_q_at)(1e-4), jax.jit(log_q_at)(-1e-4)
-    log_evidence = jax.nn.logsumexp(jax.vmap(narrow)(x)) + 2.0 * jnp.log(grid[1] - grid[0])
+SPACING = 18.0 / 300
+STEP = 1e-4
 
-    def divergence(log_q, usual):
-        """The divergence of weights in units of a usual one."""
-        log_ratio = log_p + log_evidence - usual - log_q
-        f = jnp.where(power == 0.0, -log_ratio, reverse_or_forward(log_ratio))
-        return jnp.sum(jnp.exp(log_q) * f) * (grid[1] - grid[0]) ** 2
+
+@functools.cache
+def on_a_grid():
+    """Return log p, and log q a step ahead along the direction and a step behind, on a grid of the plane."""
+    mixture, direction = mixture_and_direction()
+    grid = jnp.linspace(-9.0, 9.0, 301)
+    x = jnp.stack(jnp.meshgrid(grid, grid, indexing="ij"), -1).reshape(-1, 2)
 
     @eqx.filter_jit
-    def along(noise):
-        def one(noise):
-            found = objectives.mixture_gradient(mixture, target, noise, power)
-            usual = jnp.sort(found.log_weights)[found.log_weights.size // 2]
-            parts = jax.tree.map(
-                lambda g, by: jnp.sum(g * by), eqx.filter(found.gradient, eqx.is_inexact_array), direction
-            )
-            exact = (divergence(both[0], usual) - divergence(both[1], usual)) / 2e-4
-            return sum(jax.tree.leaves(parts)), exact
+    def log_q_at(step, x):
+        return eqx.apply_updates(mixture, jax.tree.map(lambda by: step * by, direction)).log_prob(x)
 
-        return jax.lax.map(one, noise)
+    return jax.vmap(narrow)(x), log_q_at(jnp.asarray(STEP), x), log_q_at(jnp.asarray(-STEP), x)
 
+
+def divergence(log_p, log_q, usual, power):
+    """The divergence of weights in units of a usual one."""
+    log_ratio = log_p - usual - log_q
+    f = jnp.where(power == 0.0, -log_ratio, reverse_or_forward(log_ratio))
+    return jnp.sum(jnp.exp(log_q) * f) * SPACING**2
+
+
+@eqx.filter_jit
+def derivatives(mixture, direction, target, noise, power, values_on_grid):
+    """Return the derivative along the direction by the gradient, and by the grid, for every batch of noise."""
+    log_p, ahead, behind = values_on_grid
+
+    def one(noise):
+        found = objectives.mixture_gradient(mixture, target, noise, power)
+        usual = jnp.sort(found.log_weights)[found.log_weights.size // 2]
+        parts = jax.tree.map(lambda g, by: jnp.sum(g * by), eqx.filter(found.gradient, eqx.is_inexact_array), direction)
+        exact = (divergence(log_p, ahead, usual, power) - divergence(log_p, behind, usual, power)) / (2 * STEP)
+        return sum(jax.tree.leaves(parts)), exact
+
+    return jax.lax.map(one, noise)
+
+
+narrow_target = functools.cache(lambda: make_target(narrow, 2))
+
+
+@pytest.mark.parametrize("power", [0.0, 1.0])
+def test_the_gradient_of_a_mixture_is_that_of_the_divergence(power, monkeypatch):
+    """Both divergences, by a grid: the derivative along a random direction."""
+    monkeypatch.setattr(objectives, "MAX_WEIGHT", 1e9)  # a bias that is meant
+    mixture, direction = mixture_and_direction()
     # Many draws at once: the median of few goes along with their gradients.
     noise = stratified_noise(mixture.components[0], jax.random.split(jax.random.key(2)), 2000, (50, 2))
-    values, exact = map(np.asarray, along(noise))
+    found = derivatives(mixture, direction, narrow_target(), noise, jnp.asarray(power), on_a_grid())
+    values, exact = map(np.asarray, found)
     error = standard_error(values - exact)
     assert np.mean(values - exact) == pytest.approx(0.0, abs=NUM_SE * error)
     assert abs(exact.mean()) > 10 * error
