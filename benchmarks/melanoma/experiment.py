@@ -140,7 +140,12 @@ def _effect(scale: str, results: Results, numbers: dict[str, Any]) -> list[Any]:
             "Mean and 90 % interval of β₁ in M2 and M3 (the paper's Fig. 7). Thick lines pool the seeds, so that they "
             "contain the spread over networks.",
         ),
-        Listing("beta_1", effects.slopes_table(slopes), "Posteriors of β₁; intervals of 90 %."),
+        Listing(
+            "beta_1",
+            effects.slopes_table(slopes),
+            "Posteriors of β₁; intervals of 90 %. Where nearly all draws are "
+            "effective, the weights are nearly equal and k-hat is not informative.",
+        ),
     ]
     changes = effects.effects(scale, results)
     if changes:
