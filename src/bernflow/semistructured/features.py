@@ -16,6 +16,8 @@ from bernflow.models.network import BLOCK_SIZE, Network
 NUM_TEST_ROWS, TEST_STEP = 8, 30.0
 # Deviations relative to the change, and to the output, which is rounded.
 TOLERANCE, ROUNDING = 1e-3, 1e-5
+# A change that varies between rows by less than so many times the deviation allowed is the same for all of them.
+MIN_VARIATION = 10.0
 # A wider last layer is reduced to this number of principal components.
 MAX_FEATURES = 128
 
@@ -59,7 +61,7 @@ def _is_linear(network: Network, rows: Array, number: int) -> bool:
     out, change, slope = map(np.asarray, _change(network, rows, jax.tree.unflatten(structure, steps)))
     varies = np.ptp(change, axis=0).max()
     allowed = TOLERANCE * np.abs(change).max() + ROUNDING * np.abs(out).max()
-    return bool(varies > allowed and np.abs(change - slope).max() <= allowed)
+    return bool(varies > MIN_VARIATION * allowed and np.abs(change - slope).max() <= allowed)
 
 
 def _of_layer(network: Network, rows: Array, number: int) -> tuple[Any, Array]:
