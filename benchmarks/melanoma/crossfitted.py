@@ -78,6 +78,7 @@ def run_crossfitted(
         "verdict": estimator.diagnostics.verdict,
         "findings": estimator.findings,
         "khat": estimator.diagnostics.khat,
+        "ess_fraction": estimator.diagnostics.ess_fraction,
         "best_epochs": estimator.best_epochs,
         "test": np.mean(list(singles.values()), 0),
         **singles,

@@ -14,7 +14,7 @@ from benchmarks.study.tables import Table
 
 
 class Slope(NamedTuple):
-    """A posterior of beta_1: mean, sd, 90 % interval, and k-hat and verdict of the fit, if there are any."""
+    """A posterior of beta_1: mean, sd, 90 % interval, and k-hat, share of effective draws and verdict of the fit."""
 
     name: str
     mean: float
@@ -22,6 +22,7 @@ class Slope(NamedTuple):
     low: float
     high: float
     khat: float | None = None
+    ess_fraction: float | None = None
     verdict: str | None = None
 
 
@@ -60,7 +61,9 @@ def slope_of(name: str, draws: np.ndarray, fit: Mapping[str, Any] | None = None)
     values = np.asarray(draws, float)
     low, high = np.quantile(values, (0.05, 0.95))
     fit = {} if fit is None else fit
-    return Slope(name, values.mean(), values.std(), low, high, fit.get("khat"), fit.get("verdict"))
+    return Slope(
+        name, values.mean(), values.std(), low, high, fit.get("khat"), fit.get("ess_fraction"), fit.get("verdict")
+    )
 
 
 def pooled(fits: list[Result]) -> np.ndarray:
@@ -95,7 +98,7 @@ def slopes(scale: str, results: Results) -> list[Slope]:
 
 def slopes_table(found: list[Slope]) -> Table:
     """Return the posteriors as a table."""
-    columns = ("posterior", "β₁ mean", "β₁ sd", "5 %", "95 %", "k-hat", "verdict")
+    columns = ("posterior", "β₁ mean", "β₁ sd", "5 %", "95 %", "k-hat", "ESS / draws", "verdict")
     return Table(columns, [list(slope) for slope in found], digits=3)
 
 

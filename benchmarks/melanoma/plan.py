@@ -12,6 +12,8 @@ from benchmarks.study.plan import Task
 MODELS_VARIABLE = "BERNFLOW_MELANOMA_MODELS"
 DTYPE_VARIABLE = "BERNFLOW_MELANOMA_DTYPE"
 FULL_VARIABLE = "BERNFLOW_MELANOMA_FULL"
+# Pictures appear on the page only if this is set: their license (CC BY-NC 4.0) is not that of this repository.
+PHOTOS_VARIABLE = "BERNFLOW_MELANOMA_PHOTOS"
 # Small batches: of few pictures, they leave enough steps for the running means of the batch normalization.
 SMALL: dict[str, Any] = {
     "seeds": 1,

@@ -85,7 +85,7 @@ def collect(scale: str, results: Results) -> list[Prediction]:
                 fits = results.of(plan.crossfitted_runs(scale, model, by_patient, networks))
                 if fits:
                     found += _crossfitted(model, by_patient, fits, networks)
-    return found
+    return sorted(found, key=lambda each: each.by_patient)
 
 
 def _crossfitted(model: str, by_patient: bool, fits: list[dict], networks: int) -> list[Prediction]:

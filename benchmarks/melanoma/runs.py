@@ -153,6 +153,7 @@ def run_m3(
         **best.result(),
         "draws/beta_1": np.asarray(draws, np.float32),
         "khat": posterior.diagnostics.khat,
+        "ess_fraction": posterior.diagnostics.ess_fraction,
         "verdict": posterior.diagnostics.verdict,
         "valid": predictive(features["valid"], valid["age"], draws[:NUM_DRAWS]),
         "test": predictive(features["test"], test["age"], draws[:NUM_DRAWS]),

@@ -70,7 +70,7 @@ def write_page(folder: Path, cells: list[dict[str, Any]]) -> Path:
         f"- With known f, {sum(control)} of {len(cells)} cells are right.",
         f"- Mean coverage over all cells and effects: {every.mean():.3f}; over cells that mostly do not warn: "
         f"{unwarned.mean():.3f}. Lowest: {every.min():.2f}.",
-        f"- {sentence(cells)}",
+        f"- {sentence([{'machine': cell.get('device'), **cell} for cell in cells])}",
         "",
         "![Coverage by cell](coverage.png)",
         "",

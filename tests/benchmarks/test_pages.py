@@ -136,6 +136,7 @@ def pictures(monkeypatch):
     data = Melanoma(images, target, age, age, age > 9, names, names, names, names, split)
     monkeypatch.setattr(runs, "load_pictures", lambda by_patient: data)
     monkeypatch.setenv(runs.DATA_VARIABLE, "somewhere")
+    monkeypatch.setenv(melanoma.PHOTOS_VARIABLE, "1")
 
 
 def numbers_of(name, out, capsys, monkeypatch):

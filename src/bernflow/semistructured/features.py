@@ -11,9 +11,13 @@ from jaxtyping import Array, Float, PyTree
 from bernflow.compiled import filter_jit
 from bernflow.models.network import BLOCK_SIZE, Network
 
-# Rows on which linearity is tested, and the size of the step relative to the weights.
-NUM_TEST_ROWS, TEST_STEP = 8, 3.0
-TOLERANCE = 1e-3
+# Rows on which linearity is tested, and the size of the step relative to the weights: a function that is only nearly
+# linear for small inputs, such as tanh, is not linear for a large step.
+NUM_TEST_ROWS, TEST_STEP = 8, 30.0
+# Deviations relative to the change, and to the output, which is rounded.
+TOLERANCE, ROUNDING = 1e-3, 1e-5
+# A change that varies between rows by less than so many times the deviation allowed is the same for all of them.
+MIN_VARIATION = 10.0
 # A wider last layer is reduced to this number of principal components.
 MAX_FEATURES = 128
 
@@ -22,7 +26,8 @@ def find_last_layer(network: Network, inputs: np.ndarray) -> int | None:
     """Return the index of the largest array of weights in which the output is linear, or None.
 
     The test is numerical, so it works for every framework: a large step in the weights of a linear last layer
-    changes the output exactly as the derivative predicts.
+    changes the output exactly as the derivative predicts. Weights that shift all rows by the same number, such as a
+    bias before that layer, have no features and do not count.
 
     Args:
         network: any network.
@@ -31,28 +36,32 @@ def find_last_layer(network: Network, inputs: np.ndarray) -> int | None:
     rows = jnp.asarray(inputs[:NUM_TEST_ROWS])
     leaves = jax.tree.leaves(eqx.filter(network.weights, eqx.is_inexact_array))
     order = sorted(range(len(leaves)), key=lambda i: -leaves[i].size)
-    linear = [i for i in order if leaves[i].ndim > 0 and _is_linear(network, rows, i)]
-    return linear[0] if linear else None
+    return next((i for i in order if leaves[i].ndim > 0 and _is_linear(network, rows, i)), None)
 
 
 @filter_jit
-def _change(network: Network, rows: Array, number: int, direction: Array) -> tuple[Array, Array, Array]:
-    function, weights = _of_layer(network, rows, number)
+def _change(network: Network, rows: Array, direction: PyTree) -> tuple[Array, Array, Array]:
+    """Return the output, its change by a step in the weights, and the change that its derivative predicts."""
+    weights, fixed = eqx.partition(network.weights, eqx.is_inexact_array)
+
+    def function(weights: PyTree) -> Array:
+        return network.with_weights(eqx.combine(weights, fixed), network.state)(rows).reshape(rows.shape[0], -1)
+
     out, slope = jax.jvp(function, (weights,), (direction,))
-    return out, function(weights + direction) - out, slope
+    return out, function(jax.tree.map(jnp.add, weights, direction)) - out, slope
 
 
 def _is_linear(network: Network, rows: Array, number: int) -> bool:
-    weights = _leaf(network.weights, number)
-    scale = TEST_STEP * (float(jnp.std(weights.astype(jnp.float32))) + 0.1)
-    noise = np.random.default_rng(number).normal(size=weights.shape) * scale
-    out, change, slope = map(np.asarray, _change(network, rows, number, jnp.asarray(noise, weights.dtype)))
-    size = np.abs(change).max()
-    return bool(size > 0 and np.abs(change - slope).max() <= TOLERANCE * (size + np.abs(out).max()))
-
-
-def _leaf(weights: PyTree, number: int) -> Array:
-    return jax.tree.leaves(eqx.filter(weights, eqx.is_inexact_array))[number]
+    leaves, structure = jax.tree.flatten(eqx.filter(network.weights, eqx.is_inexact_array))
+    scale = TEST_STEP * (float(jnp.sqrt(jnp.mean(leaves[number].astype(jnp.float32) ** 2))) + 0.1)
+    noise = np.random.default_rng(number).normal(size=leaves[number].shape) * scale
+    # A step in all weights that is zero but for one array: one compiled function serves all arrays.
+    steps = [jnp.zeros_like(leaf) for leaf in leaves]
+    steps[number] = jnp.asarray(noise, leaves[number].dtype)
+    out, change, slope = map(np.asarray, _change(network, rows, jax.tree.unflatten(structure, steps)))
+    varies = np.ptp(change, axis=0).max()
+    allowed = TOLERANCE * np.abs(change).max() + ROUNDING * np.abs(out).max()
+    return bool(varies > MIN_VARIATION * allowed and np.abs(change - slope).max() <= allowed)
 
 
 def _of_layer(network: Network, rows: Array, number: int) -> tuple[Any, Array]:

@@ -44,6 +44,40 @@ def test_a_network_without_a_linear_last_layer():
     assert evaluate_features(network, inputs, None)[1].shape == (20, 0)
 
 
+class Normalized(eqx.Module):
+    """A network whose last layer has as many weights as the shift of the normalization before it."""
+
+    hidden: eqx.nn.Linear
+    norm: eqx.nn.LayerNorm
+    last: eqx.nn.Linear
+
+    def __init__(self, key):
+        first, second = jax.random.split(key)
+        self.hidden, self.norm = eqx.nn.Linear(6, 10, key=first), eqx.nn.LayerNorm(10)
+        self.last = eqx.nn.Linear(10, "scalar", key=second)
+
+    def __call__(self, x):
+        return self.last(self.norm(jnp.tanh(self.hidden(x))))
+
+
+def test_a_shift_before_the_last_layer_is_not_the_last_layer():
+    inputs = np.random.default_rng(0).normal(size=(20, 6)).astype(np.float32)
+    network = as_network(Normalized(jax.random.key(0)))
+    out, features = evaluate_features(network, inputs, find_last_layer(network, inputs))
+    assert np.all(np.ptp(features, axis=0) > 0)
+    # The features span the output, up to a constant.
+    columns = np.concatenate([features, np.ones((20, 1))], 1)
+    np.testing.assert_allclose(columns @ np.linalg.lstsq(columns, out[:, 0])[0], out[:, 0], atol=1e-5)
+
+
+def test_a_layer_that_is_only_nearly_linear_is_not_the_last_layer():
+    module = eqx.nn.MLP(6, "scalar", 10, 2, activation=jnp.tanh, key=jax.random.key(0))
+    network = as_network(module)
+    inputs = 1e-3 * np.random.default_rng(0).normal(size=(20, 6)).astype(np.float32)
+    leaves = jax.tree.leaves(eqx.filter(network.weights, eqx.is_inexact_array))
+    assert leaves[find_last_layer(network, inputs)] is module.layers[-1].weight
+
+
 def test_a_wide_layer_is_reduced_to_its_principal_components():
     rng = np.random.default_rng(0)
     features = jnp.asarray(rng.normal(size=(100, 3)) @ rng.normal(size=(3, 40)))
