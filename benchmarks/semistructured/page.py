@@ -11,13 +11,13 @@ import numpy as np
 LOW, HIGH = 0.85, 0.95
 TITLE = "# Coverage of effects beside a network"
 INTRODUCTION = """\
-How often do 90 % intervals of `bf.SemiStructured` hold the true effect? Every cell has {repeats} simulated data sets of
-8x8 pictures, a table (age, sex, two doses), and an outcome that depends on both. Pictures are "shared" if they show the
-age (correlation 0.8) and "separate" if they do not. The table has the age as 60 ± 15 ("uncentered") or standardized.
+How often do 90 % intervals of `bf.SemiStructured` contain the true effect? Each cell has {repeats} simulated data sets
+with 8x8 images, a table (age, sex, two doses), and an outcome that depends on both. Images are "shared" if they show
+the age (correlation 0.8) and "separate" if they do not. Age has mean 60 and sd 15 ("uncentered") or is standardized.
 Networks are small and convolutional; two are cross-fitted for each data set, with few or many epochs. The posterior is
-the normal approximation from which the flow starts, in double precision, by the functions of the library mapped over
-data sets. A cell is right if {low:.0%} to {high:.0%} of the intervals of each effect hold the truth. "Warned" is the
-share of fits with a finding, so that their verdict is not "good".
+the normal approximation from which the flow starts, in double precision, computed by the functions of the library,
+vectorized over data sets. A cell is right if {low:.0%} to {high:.0%} of the intervals of each effect contain the truth.
+"Warned" is the fraction of fits with a finding, whose verdict is therefore not "good".
 """
 
 
@@ -54,7 +54,7 @@ def write_page(folder: Path, cells: list[dict[str, Any]]) -> Path:
         "",
         "![Coverage by cell](coverage.png)",
         "",
-        "| outcome | rows | epochs | pictures | age | " + " | ".join(cells[0]["columns"]) + " | bias of age / sd | "
+        "| outcome | rows | epochs | images | age | " + " | ".join(cells[0]["columns"]) + " | bias of age / sd | "
         "sd / sd with known f | warned |",
         "|---|---|---|---|---|" + "---|" * (len(cells[0]["columns"]) + 3),
     ]
@@ -91,7 +91,7 @@ def draw(folder: Path, cells: list[dict[str, Any]]) -> Path:
         ]
         axes.set_yticks(range(len(cells)), names, fontsize=7)
         axes.invert_yaxis()
-        axes.set_xlabel("share of 90 % intervals that hold the truth; colored: most fits warn")
+        axes.set_xlabel("fraction of 90 % intervals that contain the truth; orange: most fits warn")
         path = folder / "coverage.png"
         figure.savefig(path, dpi=130)
     return path
