@@ -9,7 +9,7 @@ import numpy as np
 
 # 85 to 95 % of 100 repeats.
 LOW, HIGH = 0.85, 0.95
-TITLE = "# Coverage of effects beside a network"
+TITLE = "# Coverage of effects alongside a network"
 INTRODUCTION = """\
 How often do 90 % intervals of `bf.SemiStructured` contain the true effect? Each cell has {repeats} simulated data sets
 with 8x8 images, a table (age, sex, two doses), and an outcome that depends on both. Images are "shared" if they show

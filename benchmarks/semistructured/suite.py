@@ -104,7 +104,7 @@ def run_suite(options: argparse.Namespace) -> None:
 
 COMMAND = Command(
     "semistructured",
-    "what a posterior costs beside a network",
+    "what a posterior costs alongside a network",
     "Time a training step of the melanoma network alone and with a posterior of one coefficient beside it, in turn, "
     "on made-up pictures. Prints pictures per second and the ratio.",
     add_arguments,
