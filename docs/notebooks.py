@@ -38,6 +38,16 @@ def make(page: Path) -> dict[str, Any]:
     for cell in notebook.cells:
         sources = paragraphs(cell.source) if cell.cell_type == "code" else [cell.source]
         cells += [{**cell, "source": source, "id": f"cell-{len(cells) + i}"} for i, source in enumerate(sources)]
+    return _notebook(cells)
+
+
+def of_code(sources: list[str]) -> dict[str, Any]:
+    """Return a notebook of nothing but code, one cell each."""
+    empty = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": []}
+    return _notebook([{**empty, "source": source, "id": f"cell-{i}"} for i, source in enumerate(sources)])
+
+
+def _notebook(cells: list[dict[str, Any]]) -> dict[str, Any]:
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     return {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
 

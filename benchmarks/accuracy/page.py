@@ -39,17 +39,18 @@ DETAILS = (
     "truly good",
 )
 EXPLANATION = (
-    "KL is the exact log evidence minus the ELBO, in nats; ≈ marks an evidence that was estimated by importance "
-    "sampling, from the most certain fit with a k-hat below 0.7; without one, the ELBO is shown. Medians over the "
-    "keys; every run is in [accuracy.json](accuracy.json). The smallest KL is bold. All fits in double precision on a "
-    "CPU, each in a process of its own; seconds include compilation, and fits that ran beside others took longer than "
-    "alone.",
-    "Errors are those of the worst quantity against exact or reference draws, in units of its standard deviation, with "
-    "their combined Monte Carlo standard error. Distance: sliced Wasserstein of standardized quantities, and beside it "
-    "that between two halves of the reference, which a perfect fit would have. Mode weights: the largest error of the "
-    "share of draws near a mode.",
-    "Truly good: every mean within 4 MCSE + 0.2 sd, and every sd within 4 MCSE + 20 %. A false good is a verdict good "
-    "on a fit that is not; a false bad the verdict poor on one whose means and sds are within 4 MCSE + 0.01 sd.",
+    "KL is the exact log evidence minus the ELBO, in nats; ≈ marks an evidence estimated by importance sampling, "
+    "from the fit with the smallest standard error and a k-hat below 0.7; if there is none, the ELBO is shown. "
+    "Values are medians over the keys; every run is in [accuracy.json](accuracy.json). The smallest KL is bold. All "
+    "fits ran in double precision on a CPU, each in its own process. Seconds include compilation; fits that ran "
+    "concurrently took longer than they would alone.",
+    "Errors are those of the worst quantity relative to exact or reference draws, in units of its standard "
+    "deviation, with the combined Monte Carlo standard error. Distance: sliced Wasserstein distance of standardized "
+    "quantities, followed by the distance between two halves of the reference, which a perfect fit would have. Mode "
+    "weights: the largest error of the fraction of draws near a mode.",
+    "Truly good: every mean within 4 MCSE + 0.2 sd, and every sd within 4 MCSE + 20 %. A verdict is false good if it "
+    "calls a fit good that is not, and false bad if it calls a fit poor whose means and sds are within 4 MCSE + 0.01 "
+    "sd.",
 )
 
 

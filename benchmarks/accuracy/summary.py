@@ -34,6 +34,13 @@ MAX_KHAT = 0.7
 NUM_ERRORS = 2.0
 GOAL_ESS = 0.98
 LABELS = {DEFAULTS: "bernflow with its defaults", CHOICES: "bernflow with options tuned where applicable"}
+# How sentences about verdicts call a method. Chains have no verdict: R-hat and the ESS take its place.
+JUDGED = {
+    CHOICES: LABELS[CHOICES],
+    "bernstein-paper": "the paper's recipe",
+    "blackjax-pathfinder": "Pathfinder",
+    "nuts": "NUTS (R-hat and ESS of its chains)",
+}
 
 
 @dataclass(frozen=True)
@@ -206,11 +213,9 @@ def _verdicts(records: Sequence[Record]) -> list[str]:
         judged = [r for r in records if r["method"] == method and r.get("verdict_is_right") is not None]
         if judged:
             good, bad = ([r["target"] for r in judged if r[name]] for name in ("false_good", "false_bad"))
-            # Chains have no verdict: R-hat and the ESS take its place.
-            whose = "NUTS (R-hat and ESS of its chains)" if method == "nuts" else method
             lines.append(
-                f"Verdicts of {whose}: {len(good)} false good{_named(dict.fromkeys(good))} and {len(bad)} false "
-                f"bad{_named(dict.fromkeys(bad))} in {len(judged)} runs."
+                f"Verdicts of {JUDGED.get(method, method)}: {len(good)} false good{_named(dict.fromkeys(good))} and "
+                f"{len(bad)} false bad{_named(dict.fromkeys(bad))} in {len(judged)} runs."
             )
     return lines
 

@@ -101,7 +101,7 @@ ACCURACY = Command(
     "Fit posteriors with bernflow and with other libraries, each with its defaults and with the same number of "
     "gradient evaluations, and judge them by KL, k-hat, effective sample size, and errors against exact or reference "
     "draws. Writes accuracy.json, README.md and a picture. Every fit has a process of its own. The full tier takes "
-    "many hours; --tier quick under half an hour on two cores with --jobs 2. An interrupted run goes on where it "
+    "many hours; --tier quick under half an hour on two cores with --jobs 2. An interrupted run continues where it "
     "stopped.",
     add_accuracy_arguments,
     run_accuracy,
@@ -169,10 +169,10 @@ def run_speed(options: argparse.Namespace) -> None:
 SPEED = Command(
     "speed",
     "steps, wall time, compilation and growth, as ratios",
-    "Measure the speed of bernflow, beside the paper's flow in TensorFlow Probability, NUTS and an inverse "
-    "autoregressive flow, always as ratios of what was measured side by side in one run. Every measurement has a "
-    "process of its own, one at a time, on the default device of JAX. Writes speed.json, README.md and a picture. Run "
-    "it on an idle machine. An interrupted run goes on where it stopped; an interrupted comparison begins again.",
+    "Compare the speed of bernflow with that of the paper's flow in TensorFlow Probability, NUTS and an inverse "
+    "autoregressive flow, as ratios of times measured in the same run. Every measurement has its own process, one at "
+    "a time, on the default device of JAX. Writes speed.json, README.md and a picture. Run it on an idle machine. An "
+    "interrupted run continues where it stopped; an interrupted comparison starts over.",
     add_speed_arguments,
     run_speed,
     """
@@ -245,7 +245,7 @@ def run_models(options: argparse.Namespace) -> None:
 
 MODELS = Command(
     "models",
-    "hierarchical models beside NUTS: seconds, gradients, errors",
+    "hierarchical models compared with NUTS: seconds, gradients, errors",
     "Fit hierarchical models with the default fit, with the full-rank Gaussian and with NumPyro's NUTS, and compare "
     "wall time, gradients, and the errors of means and standard deviations against long NUTS runs. Every fit runs in "
     "its own process, one at a time. Writes models.json and README.md. Run it on an idle machine. An interrupted run "

@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> None:
     write_index(out, EXPERIMENTS.values())
     if failed:
         names = ", ".join(outcome.experiment.name for outcome in failed)
-        raise BernflowError(f"not finished: {names}. What was finished is kept; the same command goes on from there.")
+        raise BernflowError(f"not finished: {names}. Finished parts are kept; the same command continues from there.")
 
 
 def _chosen(names: list[str]):
@@ -93,8 +93,8 @@ COMMAND = Command(
     "reproduce",
     "run the paper's experiments",
     "Run experiments of the paper and write, for each, a folder with figures, tables, raw numbers and a page that "
-    "puts our figures beside the paper's. The full settings are the paper's and take hours; --quick takes minutes. "
-    "An interrupted run goes on where it stopped.",
+    "compares our numbers with the paper's. The full settings are the paper's and take hours; --quick takes minutes. "
+    "An interrupted run continues where it stopped.",
     add_arguments,
     run,
     """

@@ -23,7 +23,7 @@ NOTES = (
     "KL(q || p) in nats, from 20,000 draws each: of the fit, as the mean of W - 1 - log W with W = p(theta, y) / "
     "(Z q(theta)); of the exact posterior, as the mean of r log r - r + 1 with r = q / p, where log q goes through the "
     "inverse of the flow. Each with its standard error; z is their difference in units of its standard error.",
-    "One row per model, the first key; the last lines are about all keys.",
+    "One row per model, for the first key; the last lines summarize all keys.",
 )
 
 
@@ -108,8 +108,8 @@ def summary(records):
             )
     largest = max((abs(r["evidence_error"]) for r in records if r["khat"] > MAX_KHAT), default=0.0)
     lines.append(
-        "Above that k-hat the variance of the weights is infinite, or too large to be seen, and the standard error is "
-        f"too small; the largest error of log Z there is {largest:.1e} nats."
+        "Above that k-hat the variance of the weights is infinite or too large to be estimated, so the standard error "
+        f"is too small; the largest error of log Z there is {largest:.1e} nats."
     )
     return lines
 

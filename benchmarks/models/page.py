@@ -13,26 +13,26 @@ from benchmarks.study.tables import Table, number
 from benchmarks.study.writing import write_whole
 
 INTRODUCTION = (
-    "Each method fits each model in a new process, one after the other on the same machine. Cold: the first call, "
-    "compilation included and imports excluded. Warm: a second call in the same process with another key, where the "
-    "first took at most two minutes. NUTS is NumPyro's with its defaults, four chains of 1,000 steps of warmup and "
-    "1,000 draws; of vectorized and parallel chains the faster cold run is shown. Gradients of NUTS are the leapfrog "
-    "steps of all chains, warmup included; those of bernflow are the gradients of its training and of its search "
-    "for a structured start, where a product with the Hessian counts as two. Every measurement is "
+    "Each method fits each model in a new process; the processes run one at a time on the same machine. Cold: the "
+    "first call, with compilation but without imports. Warm: a second call in the same process with another key, made "
+    "only if the first took at most two minutes. NUTS is NumPyro's with its defaults: four chains with 1,000 warmup "
+    "steps and 1,000 draws each; the faster cold run of vectorized and parallel chains is shown. The gradients of "
+    "NUTS are the leapfrog steps of all chains, including warmup; those of bernflow are the gradients of its training "
+    "and of its search for a structured start, in which a Hessian-vector product counts as two. Every measurement is "
     f"in [{FILE}]({FILE})."
 )
 ERRORS = (
-    "Errors against a long run of NUTS, on the unconstrained scale: of the means in posterior standard deviations, and "
-    "of the standard deviations relative to those of the reference; the largest over all parameters and, in "
-    "parentheses, the 95 % quantile. The errors of NUTS show its Monte Carlo error."
+    "Errors relative to a long run of NUTS, on the unconstrained scale: errors of means in posterior standard "
+    "deviations, and errors of standard deviations relative to the reference. The first number is the largest over "
+    "all parameters, the one in parentheses the 95 % quantile. The errors of NUTS show its Monte Carlo error."
 )
 EXACT_DRAWS = (
-    "`post.to_nuts()` with its defaults (300 steps of warmup, 1,000 draws, four chains) after the default fit, beside "
-    "NUTS without a fit. All seconds are cold, and those of `to_nuts` include the fit."
+    "`post.to_nuts()` with its defaults (300 steps of warmup, 1,000 draws, four chains) after the default fit, "
+    "compared with NUTS without a fit. All times are cold, and those of `to_nuts` include the fit."
 )
 REFERENCES = (
-    "The references are NumPyro's NUTS in double precision, four chains, in a parameterization that mixes well: only "
-    "means, standard deviations and effective sample sizes are kept."
+    "The references are runs of NumPyro's NUTS in double precision, with four chains and a parametrization that mixes "
+    "well. Only means, standard deviations and effective sample sizes are stored."
 )
 
 

@@ -17,11 +17,12 @@ NOTES = (
     f"plain: NumPyro's NUTS on the model, {PLAIN_WARMUP} steps of warmup, its default acceptance rate of 0.8, or 0.95.",
     "flow: bf.fit with its defaults, then post.to_nuts() with its own (300 steps of warmup, acceptance rate 0.9).",
     "poor fit: the mean-field Gaussian after 200 steps instead of the flow.",
-    "gradients: of the log density, of all chains, warmup and starting points included. Those of the fit stand apart: "
-    "steps times particles. A gradient through the flow costs more time than one of such a small model.",
-    "seconds: of a second run, less compilation (NumPyro's MCMC compiles again in every run, to_nuts does not); of the "
-    "first run, and of the fit, with compilation, the longest of the keys. Other work shared the machine: rough times.",
-    "P(neck): the share of draws of tau below 0.1, of v below -6.",
+    "gradients: of the log density, of all chains, warmup and starting points included. Those of the fit are listed "
+    "separately: steps times particles. A gradient through the flow costs more time than one of such a small model.",
+    "seconds: of a second run, without compilation (NumPyro's MCMC compiles again in every run, to_nuts does not). "
+    "The times of the first run and of the fit include compilation and are the longest of the keys. The machine was "
+    "shared, so times are rough.",
+    "P(neck): the fraction of draws with tau below 0.1, or v below -6.",
 )
 
 

@@ -1,4 +1,4 @@
-"""What each addition to the paper's flow is worth: every one taken away from the default in turn."""
+"""What each addition to the paper's flow contributes: each is removed from the default in turn."""
 
 from typing import Any
 
@@ -41,7 +41,7 @@ SMALLEST_KL = 1e-5
 
 
 def applies(target: str, variant: str) -> bool:
-    """Tell whether a part can be taken away on this target."""
+    """Tell whether a part can be removed on this target."""
     return variant not in MULTIVARIATE_ONLY or target not in ("bernoulli", "cauchy")
 
 
@@ -79,15 +79,15 @@ def present(scale: str, results: Results) -> Page:
         for runs in [results.of(fits(scale, t, v))]
     }
     return Page(
-        "What each addition is worth",
+        "The contribution of each addition",
         [
-            "bernflow's default flow and training with one part taken away at a time. Covering the tails needs path "
-            "gradients, so that without sticking the landing there is no polish either.",
+            "bernflow's default flow and training with one part removed at a time. The tail polish needs path "
+            "gradients, so the variant without sticking the landing has no polish either.",
             Picture(
                 "additions",
                 _figure(targets, found),
-                "KL(q || posterior) with one part taken away (log scale); -ELBO above the best for the network, "
-                f"whose evidence is unknown. The grey bar is the default. Median of {SETTINGS[scale]['keys']} keys.",
+                "KL(q || posterior) with one part removed (log scale); for the network, whose evidence is unknown, "
+                f"-ELBO relative to the best. The gray bar is the default. Median of {SETTINGS[scale]['keys']} keys.",
             ),
             Listing(
                 "kl",
@@ -118,7 +118,7 @@ def _table(targets, found, name: str) -> Table:
     for variant, label in VARIANTS.items():
         cells = [found[t, variant][name] - shift[t] if (t, variant) in found else None for t in targets]
         rows.append([label, *(int(c) if name == "steps" and c is not None else c for c in cells)])
-    return Table(("taken away", *(TARGETS[t] for t in targets)), rows)
+    return Table(("removed", *(TARGETS[t] for t in targets)), rows)
 
 
 def _figure(targets, found) -> Figure:
@@ -149,5 +149,9 @@ def _figure(targets, found) -> Figure:
 
 
 EXPERIMENT = Experiment(
-    "additions", "Additions", "what each addition to the paper's flow is worth, taken away in turn", tasks, present
+    "additions",
+    "Additions",
+    "what each addition to the paper's flow contributes, by removing one at a time",
+    tasks,
+    present,
 )

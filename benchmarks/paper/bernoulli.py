@@ -82,8 +82,8 @@ def present(scale: str, results: Results) -> Page:
         "Bernoulli: a skewed posterior, known exactly",
         [
             "Two observations of 1 and a Beta(1.1, 1.1) prior give the posterior Beta(3.1, 1.1) of the probability "
-            "π. The appendix of the paper writes the second observation as 2; the posterior that it states shows "
-            "that it is 1. The flow lives on the logit of π. The paper's recipe is run with its settings (S = "
+            "π. The appendix of the paper gives the second observation as 2, but the posterior that it states "
+            "implies 1. The flow is fitted to the logit of π. The paper's recipe uses the paper's settings (S = "
             f"{SETTINGS[scale]['num_particles']:,}, {SETTINGS[scale]['steps']:,} epochs), bernflow with its defaults.",
             Picture(
                 "densities",
@@ -94,13 +94,13 @@ def present(scale: str, results: Results) -> Page:
                 "kl_over_order",
                 _kl_figure(orders, kls, slopes, gaussian),
                 f"KL(q || posterior) over the order M, {SETTINGS[scale]['runs']} runs each (the paper's Fig. 2, "
-                "right), by quadrature. Thin lines: the fitted slopes; dotted: the proven bound 1/M, moved to the "
-                "first point.",
+                "right), by quadrature. Thin lines: fitted slopes; dotted: the proven rate 1/M, through the first "
+                "point.",
             ),
             f"On the log-log plot the KL falls with slope {slopes['bernflow'].slope:.2f} (bernflow, M up to "
             f"{slopes['bernflow'].last}) and {slopes['paper'].slope:.2f} (the paper's recipe, M up to "
-            f"{slopes['paper'].last}) until the noise floor of the training; the appendix proves that -1 can be "
-            "reached. Larger orders do no harm.",
+            f"{slopes['paper'].last}) down to the noise floor of the training; the appendix proves that a slope of -1 "
+            "can be reached. Larger orders do no harm.",
             Listing(
                 "kl_over_order",
                 Table(("M", "paper's recipe, median KL", "bernflow, median KL", "bernflow, worst KL"), rows),
@@ -111,8 +111,8 @@ def present(scale: str, results: Results) -> Page:
                 _losses(scale, results),
                 "Loss (-ELBO) over the steps; dashed: -log evidence (the paper's Fig. S1).",
             ),
-            Heading("Beside the paper"),
-            Listing("claims", claims_table(claims), f"Smaller is better. Gaussian-VI ends at a KL of {gaussian:.3g}."),
+            Heading("Compared with the paper"),
+            Listing("claims", claims_table(claims), f"Smaller is better. Gaussian-VI reaches a KL of {gaussian:.3g}."),
         ],
         {"orders": list(orders), "kl": kls, "kl_gaussian": gaussian, "slopes": {m: s.slope for m, s in slopes.items()}},
     )

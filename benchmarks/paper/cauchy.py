@@ -120,7 +120,7 @@ def present(scale: str, results: Results) -> Page:
     truth = results[nuts(scale)]
     evidence = BENCHMARKS[TARGET].log_evidence
     return Page(
-        "Cauchy: a bimodal posterior, and what stands before the polynomial",
+        "Cauchy: a bimodal posterior, and the map in front of the polynomial",
         [
             "Six observations from a mixture of two Cauchy distributions, fitted by one Cauchy distribution of known "
             f"scale: the posterior of its location ξ is bimodal. The log evidence is {evidence} by quadrature. NUTS: "
@@ -129,8 +129,8 @@ def present(scale: str, results: Results) -> Page:
                 "densities",
                 _densities(scale, results),
                 f"Posterior of ξ by quadrature and NUTS, and its approximations, {chosen['runs']} runs overlaid (the "
-                "paper's Fig. 3). Above: the paper's recipe with S and epochs of its text; below: bernflow with its "
-                "defaults.",
+                "paper's Fig. 3). Top: the paper's recipe with S and epochs as in its text; bottom: bernflow with "
+                "its defaults.",
             ),
             Picture(
                 "losses",
@@ -138,17 +138,18 @@ def present(scale: str, results: Results) -> Page:
                 "Loss (-ELBO) over the steps; dashed: -log evidence (the paper's Fig. S2).",
             ),
             Heading("Ablation of the transformation"),
-            "The paper tries three ways to bring noise into the interval of the polynomial. Its text does not say "
-            "where the coefficients start; from a line over [-3, 3] and trained to the end (5,000 steps at a rate of "
-            "0.01) our runs of its flow meet its own figures, from [-10, 10] they stay above them.",
+            "The paper tries three maps of the noise to the interval of the polynomial. Its text does not give the "
+            "initial coefficients. Started from a line over [-3, 3] and trained to convergence (5,000 steps at a "
+            "learning rate of 0.01), our runs of its flow reproduce its published values; started from [-10, 10], "
+            "they remain above them.",
             Picture(
                 "ablation",
                 _ablation(orders, kls, paper),
-                "KL(q || posterior) over the order M: the paper's own points (open, median of 20 seeds), the same "
-                "flows run here (filled), and bernflow's default flow (the paper's Fig. S3).",
+                "KL(q || posterior) over the order M: the paper's values (open, medians of 20 seeds), the same flows "
+                "as we ran them (filled), and bernflow's default flow (the paper's Fig. S3).",
             ),
             Listing("ablation", Table(columns, rows), "Median KL over the order M."),
-            Heading("Beside the paper"),
+            Heading("Compared with the paper"),
             Listing("claims", claims_table(claims), "Smaller is better."),
         ],
         {

@@ -70,20 +70,20 @@ def present(scale: str, results: Results) -> Page:
     return Page(
         "Diamonds: many observations, a narrow posterior",
         [
-            "5,000 diamonds, 24 nearly collinear predictors: the posterior is a narrow Gaussian. Where predictors "
-            "are collinear the N(0, 1) prior decides, and the maximum-likelihood estimate lies up to nine posterior "
-            "standard deviations away. The reference are 2,000 of posteriordb's draws. The paper's flow has no "
-            "affine map behind the polynomial and starts at a scale a thousand times too wide; bernflow starts from "
-            "the mode and the curvature.",
+            "5,000 diamonds, 24 nearly collinear predictors: the posterior is a narrow Gaussian. Along collinear "
+            "directions the N(0, 1) prior dominates, and the maximum-likelihood estimate lies up to nine posterior "
+            "standard deviations away. The reference consists of 2,000 draws of posteriordb. The paper's flow has no "
+            "affine map after the polynomial and starts a thousand times too wide; bernflow starts from the mode and "
+            "the curvature.",
             Picture(
                 "marginals",
                 _marginals(reference, samples),
                 "Marginals of posteriordb's reference draws, bernflow and the paper's recipe; crosses: maximum "
-                "likelihood (the paper's Fig. S5). Medians, middle 50 % and 95 %. Below: in standard deviations of "
-                "the reference.",
+                "likelihood (the paper's Fig. S5). Medians, central 50 % and 95 % intervals. Bottom: in standard "
+                "deviations of the reference.",
             ),
             Listing("methods", Table(columns, rows), f"{len(repetitions(scale, TARGET, 'paper'))} repetitions."),
-            Heading("Beside the paper"),
+            Heading("Compared with the paper"),
             Listing("claims", claims_table(claims), "Smaller is better."),
         ],
         {"summary": summary, "errors": errors},

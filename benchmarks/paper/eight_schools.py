@@ -55,8 +55,8 @@ def present(scale: str, results: Results) -> Page:
             Picture(
                 f"marginals_{short.lower()}",
                 _marginals(samples, trusted, site, symbol),
-                f"Marginals of {symbol}, μ and τ, {short} parametrization (the paper's Fig. S6). Median, middle 50 % "
-                "and 95 %.",
+                f"Marginals of {symbol}, μ and τ, {short} parametrization (the paper's Fig. S6). Medians, central 50 "
+                "% and 95 % intervals.",
             )
         )
     rows.append(("both", "NUTS", None, None, None, float(np.mean(trusted["tau"]))))
@@ -64,14 +64,14 @@ def present(scale: str, results: Results) -> Page:
     return Page(
         "Eight schools: a hierarchical model, centered and non-centered",
         [
-            "Effects of coaching in eight schools. In the centered form (CP) the school effects θ are parameters "
-            "whose scale τ is "
-            "one, too: a funnel. In the non-centered form (NCP) they are θ = μ + τ θ̃. " + describe_truth(reference),
-            "The published script of the paper leaves out the log-Jacobian of τ, so that its k-hat belongs to "
-            "another posterior: its draws give E[τ] = 0.55.",
+            "Effects of coaching in eight schools. In the centered form (CP) the school "
+            "effects θ and their scale τ are parameters, which makes a funnel. In the "
+            "non-centered form (NCP) they are θ = μ + τ θ̃. " + describe_truth(reference),
+            "The script published with the paper omits the log-Jacobian of τ, so its k-hat refers to a different "
+            "posterior, with E[τ] = 0.55.",
             *pictures,
             Listing("methods", Table(columns, rows), f"{len(repetitions(scale, CENTERED, 'paper'))} repetitions."),
-            Heading("Beside the paper"),
+            Heading("Compared with the paper"),
             Listing("claims", claims_table(claims), "Smaller is better."),
         ],
         {"summary": summary, "nuts": {name: reference[name] for name in ("rhat", "ess", "num_divergent", "num_draws")}},

@@ -43,18 +43,18 @@ def present(scale: str, results: Results) -> Page:
     return Page(
         "k-hat of six methods on three posteriors",
         [
-            f"The paper's Table II, run again: {chosen['keys']} repetitions, {chosen['num_draws']:,} draws, 90 % "
-            "intervals by Rubin's rules (variance within a repetition by a bootstrap of its draws). k-hat looks at "
-            "the far tail alone; ESS fraction and KL beside it say how good the bulk is. Mean-field families and "
-            "bernflow train until nothing is gained; the flows of the literature and the paper's recipe train for "
+            f"The paper's Table II, reproduced: {chosen['keys']} repetitions, {chosen['num_draws']:,} draws, 90 % "
+            "intervals by Rubin's rules (variance within a repetition by a bootstrap of its draws). k-hat describes "
+            "only the far tail; the ESS fraction and the KL describe the bulk. Mean-field families and bernflow "
+            "train until the ELBO stops improving; the flows from the literature and the paper's recipe train for "
             f"{chosen['recipe_steps']:,} steps of 10 samples.",
             Listing(
                 "khat",
                 _khat_table(summary),
-                "Pareto k-hat with 90 % interval, best in bold; published figures in rows of their own.",
+                "Pareto k-hat with 90 % interval, best in bold; published values in separate rows.",
             ),
-            "The published figures for 8 schools belong to another posterior: the published script leaves out the "
-            "log-Jacobian of τ. Text and Table II of the paper name NVP and planar in opposite order; the rows here "
+            "The published values for 8 schools refer to a different posterior, because the published script omits "
+            "the log-Jacobian of τ. The text and Table II of the paper swap the names NVP and planar; the rows here "
             "follow the table.",
             Picture(
                 "khat",
@@ -65,9 +65,9 @@ def present(scale: str, results: Results) -> Page:
             Listing(
                 "methods",
                 Table(("method", "sizes and training"), [(METHODS[m].label, METHODS[m].described) for m in PUBLISHED]),
-                "What was run.",
+                "Sizes and training of the methods.",
             ),
-            Heading("Beside the paper"),
+            Heading("Compared with the paper"),
             Listing(
                 "claims", claims_table(_claims(summary)), "Smaller is better; bernflow against the paper's best method."
             ),

@@ -54,8 +54,8 @@ def present(scale: str, results: Results) -> Page:
         "Loss curves of the multi-parameter experiments",
         [
             "The loss (-ELBO) of the first run of each experiment, minus its minimum, divided by the minimum's "
-            "absolute value. The curves are means over blocks of 25 steps. bernflow begins near the optimum and "
-            "needs a fraction of the steps.",
+            "absolute value. The curves are means over blocks of 25 steps. bernflow starts near the optimum and "
+            "needs far fewer steps.",
             Picture("losses", _figure(found), "Scaled loss over the steps (the paper's Fig. S7)."),
             Listing(
                 "steps",

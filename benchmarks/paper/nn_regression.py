@@ -116,29 +116,28 @@ def present(scale: str, results: Results) -> Page:
         "Regression by a small neural network",
         [
             "Nine observations, one hidden layer of three sigmoid units, ten weights with N(0, 1) priors, σ = 0.2. "
-            "The hidden units can be exchanged, so that the posterior has six equal modes for every function; what "
-            "counts is what it predicts. "
+            "The hidden units can be exchanged, so the posterior has six equivalent modes for every function; the "
+            "predictions are what matters. "
             + describe_truth(reference)
-            + " R-hat and effective draws are those of the function at nine inputs.",
+            + " R-hat and effective sample size refer to the function at nine inputs.",
             Picture(
                 "bands",
                 _figure(x, nuts, {m: bands[m][0] for m in METHODS_SHOWN}),
-                "Posterior predictive 5, 50 and 95 % quantiles of NUTS (grey), and of each method (colour); dots: "
-                "the data (the paper's Fig. 5).",
+                "Posterior predictive 5, 50 and 95 % quantiles of NUTS (gray) and of each method (color); dots: the "
+                "data (the paper's Fig. 5).",
             ),
-            "With its defaults bernflow fits a mixture unasked, where one flow misses mass that its start has found; "
-            "beside it, a mixture of eight flows that was asked for, with fewer steps. Their ELBOs differ by "
-            f"{gain:+.2f} nats, "
-            f"the distances of their bands to NUTS are {np.median(distances['bernflow']):.3f} and "
-            f"{np.median(distances['mixture']):.3f}. MF-Gaussian-VI is at {gaussian:.3f}; two MCMC runs, ours and the "
-            f"paper's, differ by {nuts_to_paper:.3f}.",
+            "With its defaults, bernflow fits a mixture automatically if a single flow misses mass that its starting "
+            "points found. It is compared with a requested mixture of eight flows with fewer steps. Their ELBOs "
+            f"differ by {gain:+.2f} nats, and the distances of their bands from NUTS are "
+            f"{np.median(distances['bernflow']):.3f} and {np.median(distances['mixture']):.3f}. MF-Gaussian-VI is at "
+            f"{gaussian:.3f}; two MCMC runs, ours and the paper's, differ by {nuts_to_paper:.3f}.",
             Listing(
                 "methods",
                 Table(columns, rows),
                 "Medians over the repetitions; distances are mean absolute differences of the bands.",
             ),
-            Heading("Beside the paper"),
-            Listing("claims", claims_table(claims), "The paper shows this figure and gives no number."),
+            Heading("Compared with the paper"),
+            Listing("claims", claims_table(claims), "The paper shows this figure but gives no numbers."),
         ],
         {
             "summary": summary,

@@ -112,8 +112,8 @@ def present(scale: str, results: Results) -> Page:
     return Page(
         "Overview of the experiments",
         [
-            "The paper's Table I, with the methods ordered by what was measured here, its Figure 1 and its drawing "
-            "of the networks. The melanoma experiment has pictures of its own.",
+            "The paper's Table I, with the methods ordered by our measurements, its Figure 1 and its drawing of the "
+            "networks. The melanoma experiment has its own figures.",
             Listing(
                 "experiments",
                 Table(columns, rows),

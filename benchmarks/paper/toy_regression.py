@@ -45,7 +45,7 @@ def present(scale: str, results: Results) -> Page:
         )
         for method, where in (
             ("bernflow", "the paper's Fig. 4, drawn with bernflow's defaults"),
-            ("paper", "the paper's Fig. 4, its own recipe"),
+            ("paper", "the paper's Fig. 4, with its own recipe"),
             ("gaussian", "the paper's Fig. S4"),
         )
     ]
@@ -61,7 +61,7 @@ def present(scale: str, results: Results) -> Page:
                 Table(("method", "k-hat (90 %)", "KL, median", "ESS fraction, median"), rows),
                 f"{len(repetitions(scale, TARGET, 'paper'))} repetitions; k-hat pooled by Rubin's rules.",
             ),
-            Heading("Beside the paper"),
+            Heading("Compared with the paper"),
             Listing("claims", claims_table(claims), "Smaller is better."),
         ],
         {"summary": summary, "nuts": {name: reference[name] for name in ("rhat", "ess", "num_divergent", "num_draws")}},

@@ -25,11 +25,11 @@ NOTES = (
     "`bf.fit` with its defaults. k-hat, ESS fraction and verdict are those of the fit.",
     f"Errors of {NUM_DRAWS:,} draws against posteriordb's 10,000 reference draws, worst column, in units of the "
     "reference's standard deviation: draws of q as they are, and resampled by importance weights (weighted).",
-    f"A column agrees where its mean and standard deviation are within {NUM_ERRORS:g} combined Monte Carlo standard "
-    f"errors plus {TOLERANCE:g} sd; a posterior agrees where all columns do, and otherwise the columns that do not are "
-    "named. Weighted draws count as independent, which they nearly are where the ESS fraction is above 0.25.",
-    "Seconds of one fit with all compilation: wall time, then processor time. The machine was shared, so wall time is "
-    "rough. Compiling a Stan program is not part of it.",
+    f"A column agrees if its mean and standard deviation are within {NUM_ERRORS:g} combined Monte Carlo standard "
+    f"errors plus {TOLERANCE:g} sd; a posterior agrees if all its columns do; otherwise the columns that do not are "
+    "named. Weighted draws are treated as independent, which they nearly are if the ESS fraction is above 0.25.",
+    "Seconds of one fit with all compilation: wall time, then processor time. The machine was shared, so wall time "
+    "is rough. The time to compile a Stan program is not included.",
 )
 
 

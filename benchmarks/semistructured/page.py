@@ -14,17 +14,17 @@ from benchmarks.study.stamp import sentence
 # Limits of the coverage of a cell.
 LOW, HIGH = 0.85, 0.95
 NOMINAL = 0.9
-TITLE = "# Coverage of effects beside a network"
+TITLE = "# Coverage of effects alongside a network"
 INTRODUCTION = """\
-How often do 90 % intervals of `bf.SemiStructured` contain the true effect? Every cell has {repeats} simulated data sets
-of 8x8 images, a table (age, sex, two doses), and an outcome that depends on both. Images are "shared" if they show the
-age (correlation 0.8) and "separate" if they do not. The table has the age as 60 ± 15 ("uncentered") or standardized.
-The networks are small and convolutional; two are cross-fitted for each data set, with few or many epochs. The posterior
-is the normal approximation from which the flow starts, in double precision, by the functions of the library mapped over
-data sets. A cell is right if {low:.0%} to {high:.0%} of the intervals of each effect contain the truth. "Warned" is the
-share of fits with a finding, so that their verdict is not "good". As a control, a regression is given what the images
-contribute ("known f"): its intervals are right, so what it misses is the chance of {repeats} data sets. By that
-chance alone, a right cell fails with probability {chance:.2g}.
+How often do 90 % intervals of `bf.SemiStructured` contain the true effect? Each cell has {repeats} simulated data sets
+with 8x8 images, a table (age, sex, two doses), and an outcome that depends on both. Images are "shared" if they show
+the age (correlation 0.8) and "separate" if they do not. Age has mean 60 and sd 15 ("uncentered") or is standardized.
+Networks are small and convolutional; two are cross-fitted for each data set, with few or many epochs. The posterior is
+the normal approximation from which the flow starts, in double precision, computed by the functions of the library,
+vectorized over data sets. A cell is right if {low:.0%} to {high:.0%} of the intervals of each effect contain the truth.
+"Warned" is the fraction of fits with a finding, whose verdict is therefore not "good". As a control, a regression is
+given what the images contribute ("known f"): its intervals are right, so what it misses is the chance of {repeats} data
+sets. By that chance alone, a right cell fails with probability {chance:.2g}.
 """
 
 

@@ -104,9 +104,9 @@ def run_suite(options: argparse.Namespace) -> None:
 
 COMMAND = Command(
     "semistructured",
-    "what a posterior costs beside a network",
-    "Time a training step of the melanoma network alone and with a posterior of one coefficient beside it, in turn, "
-    "on made-up pictures. Prints pictures per second and the ratio.",
+    "the cost of a posterior alongside a network",
+    "Time a training step of the melanoma network alone and together with the posterior of one coefficient, in turn, "
+    "on synthetic images. Prints images per second and the ratio.",
     add_arguments,
     run_suite,
     """

@@ -122,16 +122,17 @@ def present(records: Sequence[Record]) -> Section:
         blocks += [
             "Seconds to compile the training chunk of the default flow (250 steps in one program), tracing included, "
             f"by number of parameters. Measured exponent {exponents(records, CHUNK_CASE)[0]}; expected 0: the size of "
-            "the program does not depend on that of the arrays, except for the switch to the flow of many dimensions "
-            "above 64.",
+            "the program does not depend on the size of the arrays, except that another flow is used above 64 "
+            "dimensions.",
             Table(("p", "seconds", "of which tracing"), rows),
         ]
     fits = [r for r in records if r["case"] == FIT_CASE]
     if fits:
         blocks += [
             "Two fits of eight schools with different keys. Second fit: in the same process. Cache on disk: JAX's "
-            "persistent cache in a new folder, and everything in memory forgotten before the second fit, which then "
-            "compiles what it does not find there. Ratio: seconds of the second over the first.",
+            "persistent cache in a new folder, with all caches in memory cleared before the second fit, which then "
+            "compiles only what the folder does not contain. Ratio: seconds of the second fit divided by those of "
+            "the first.",
             Table(
                 ("", "programs compiled first", "then", "found on disk", "first (s)", "second (s)", "ratio"),
                 [

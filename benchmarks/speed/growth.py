@@ -93,9 +93,9 @@ def present(records: Sequence[Record]) -> Section:
     rows = [[axis, *exponents(records, axis), EXPECTED[axis]] for axis in AXES if curve(records, axis)[0]]
     columns = ("axis", "measured exponent", f"of the {TAIL} largest", "expected")
     text = (
-        "Time of a training step of the default flow against the number of parameters p, the order M and the particles "
-        f"S, the others at their defaults (p = {DIM}, M = 20, S = 32). The target is the non-centered hierarchy of "
-        "eight schools with p - 2 schools. The exponent is the slope of log time over log size."
+        "Time of a training step of the default flow by the number of parameters p, the order M and the number of "
+        f"particles S, with the others at their defaults (p = {DIM}, M = 20, S = 32). The target is the non-centered "
+        "hierarchy of eight schools with p - 2 schools. The exponent is the slope of log time over log size."
     )
     tables = [cost_table(records, axis, axis) for axis in AXES if curve(records, axis)[0]]
     return Section([text, Table(columns, rows), *tables])
@@ -113,8 +113,8 @@ def restart_cases(scale: Scale) -> list[Case]:
 def present_restarts(records: Sequence[Record]) -> Section:
     """Show the cost of restarts in units of one."""
     text = (
-        "Restarts are trained at once. Time of a step of all of them, eight schools, default flow; the ratio to one "
-        "restart would equal their number if they were trained one after the other."
+        "Restarts are trained simultaneously. Time of a step of all of them together, for eight schools and the "
+        "default flow; if they were trained one after the other, the ratio to one restart would equal their number."
     )
     return Section([text, cost_table(records, RESTARTS, RESTARTS)])
 

@@ -17,10 +17,9 @@ PICTURE = "speed"
 # Above this many waiting processes at the start something else was running.
 IDLE_LOAD = 0.5
 EXPLANATION = (
-    "Times belong to this machine; what may be quoted are the ratios, whose two sides were measured side by side: in "
-    "one run, one after the other, each in a process of its own with nothing else of ours running. Ratios are the "
-    "median over the rounds, with the least and the greatest where there are several. Every measurement is in "
-    f"[{FILE}]({FILE})."
+    "Times depend on the machine; quote the ratios instead. Both sides of a ratio were measured in one run, one after "
+    "the other, each in its own process with nothing else of ours running. Ratios are medians over the rounds, with "
+    f"the smallest and the largest if there are several. Every measurement is in [{FILE}]({FILE})."
 )
 
 

@@ -159,9 +159,9 @@ def present(records: Sequence[Record]) -> Section:
         rows.append([name, *cells])
     columns = ["piece", *(text for case in here for text in (f"µs, {case}", f"% of a step, {case}"))]
     text = (
-        "Pieces of a step of the default flow, each compiled and timed by itself; basis, conditioner and flow with "
-        "their gradients. Approximate: in a step XLA fuses what follows each other, so that the shares do not add up "
-        "to 100 %, and the flow contains the two pieces above it."
+        "Pieces of a step of the default flow, each compiled and timed separately; basis, conditioner and flow "
+        "include their gradients. The numbers are approximate: XLA fuses consecutive operations of a step, so the "
+        "shares do not add up to 100 %, and the flow includes the two pieces above it."
     )
     return Section([text, Table(columns, rows)])
 

@@ -124,11 +124,11 @@ def present(records: Sequence[Record]) -> Section:
         rows.append([r["subject"], r["device"], 1e3 * r["seconds"], reached[0] / 1e9, reached[1] / 1e9, *shares])
     columns = ("step", "device", "ms per step", "GFLOP/s", "GB/s", "% of peak FLOP/s", "% of peak bandwidth")
     text = (
-        "Operations and bytes of a step as XLA counts them (`cost_analysis`), over the measured time. XLA counts every "
-        "read and write of every fused kernel, so that bytes that stay in a cache are among them, and no operations "
-        "inside of library calls such as triangular solves. Melanoma M3: the paper's network and the slope of age, "
-        "batches of 256 pictures of 128 x 128 pixels; its products and convolutions, which XLA hands to a library, "
-        "are counted before it does; the peak of bfloat16 is several times that of float32."
+        "Operations and bytes of a step as XLA counts them (`cost_analysis`), over the measured time. XLA counts "
+        "every read and write of every fused kernel, including bytes that stay in a cache, but no operations inside "
+        "library calls such as triangular solves. Melanoma M3: the paper's network and the slope of age, batches of "
+        "256 images of 128 x 128 pixels; its matrix products and convolutions, which XLA passes to a library, are "
+        "counted before that; the peak of bfloat16 is several times that of float32."
     )
     return Section([text, Table(columns, rows)])
 

@@ -100,10 +100,10 @@ def present(records: Sequence[Record]) -> Section:
     here = [case for case in (MEMORY, STREAMED) if curve(records, case)[0]]
     rows = [[case, *exponents(records, case), EXPECTED[case]] for case in here]
     text = (
-        f"Time of a training step of the default flow against the number of rows N: a linear regression with "
-        f"{NUM_PREDICTORS + 1} parameters, S = 32. In memory every step sees all rows. Streamed, a step takes "
-        f"{DEFAULT_BATCH_SIZE} random rows from files that are mapped into memory, with control variates, gathering "
-        "included; files that were just written may still lie in the cache of the system."
+        "Time of a training step of the default flow by the number of rows N: a linear regression with "
+        f"{NUM_PREDICTORS + 1} parameters, S = 32. In memory, every step uses all rows. Streamed, a step reads "
+        f"{DEFAULT_BATCH_SIZE} random rows from memory-mapped files, with control variates; reading is included. "
+        "Files written shortly before may still be in the system's cache."
     )
     columns = ("rows", "measured exponent", "of the 3 largest", "expected")
     return Section([text, Table(columns, rows), *(cost_table(records, case, case) for case in here)])

@@ -70,8 +70,8 @@ def present(records: Sequence[Record]) -> Section:
     columns = ["subject", "steps per second", *(f"times faster than {name}" for name in references)]
     text = (
         f"Eight schools, non-centered: {DIM} parameters, M = {ORDER}, S = {NUM_PARTICLES}, two hidden layers of 10, "
-        "RMSprop; the default flow at its own setting, whose steps cost more and are worth more. Compilation is not "
-        "counted. Ratios are taken within a round; median over the rounds with the least and the greatest."
+        "RMSprop; the default flow at its own setting, whose steps cost more and achieve more. Compilation is not "
+        "counted. Ratios are taken within a round: the median over the rounds, with the smallest and the largest."
     )
     return Section([text, Table(columns, rows)])
 

@@ -107,10 +107,9 @@ def present(records: Sequence[Record]) -> Section:
         "Seconds from the call to the verdict, on the default device and in its default precision. Cold: in a new "
         "process, compilation included (imports are not). Warm: a second call in the same process, with another key. "
         "bernflow: `bf.fit` with tolerance=0, which trains until the ELBO stops improving, and with "
-        f"tolerance={TOLERANCE}, the default. "
-        f"NUTS: four chains of NumPyro ({chains or 'not run'}), and its convergence figures; the faster way to run the "
-        "chains is shown. AutoIAFNormal: Adam with a cosine decay, until it is within 0.001 nats or 5 % of the best KL "
-        "that it reaches; what it takes to judge it is not counted."
+        f"tolerance={TOLERANCE}, the default. NUTS: four chains of NumPyro ({chains or 'not run'}), and its "
+        "convergence figures; the faster way to run the chains is shown. AutoIAFNormal: Adam with a cosine decay, "
+        "until it is within 0.001 nats or 5 % of the best KL that it reaches; the time to evaluate it is not counted."
     )
     return Section([text, Table(columns, rows)])
 

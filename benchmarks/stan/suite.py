@@ -138,7 +138,7 @@ def time_gradients(model):
 
 COMMAND = Command(
     "stan",
-    "a compiled Stan program beside the same model in NumPyro",
+    "a compiled Stan program compared with the same model in NumPyro",
     "Compare the wall time of gradients and fits through a compiled Stan program and through NumPyro: same posterior, "
     "same steps. Writes stan.json. It needs `pip install 'bernflow[stan]'` and a C++ compiler.",
     add_arguments,

@@ -45,12 +45,12 @@ MORE_CYCLES = (*CYCLES, *(cycle._replace(length=k * cycle.length) for k in (2, 4
 RESULTS = Path(__file__).parent / "results"
 NOTES = (
     f"KL is that to the exact posterior, of {NUM_DRAWS:,} draws, in nats; medians over the keys.",
-    f"early: the KL is above {ALLOWED_SHARE} times that of the same training gone on for {LONGER} times the steps, by "
-    f"more than {CLOSE_ENOUGH:g} nats, which shift no mean by more than 0.03 standard deviations.",
-    "late: steps taken, per steps after which nothing improved any more: after which the same training was, at the end "
-    f"of a cycle, within {NOTICEABLE:g} nats or a tenth of the KL that it ended with. What a cycle brings is known "
-    "after it, so that 1.3 to 1.5 is the price of one in vain.",
-    f"The last column is another training: a fit that was given {LONGER} times the steps, which has two long cycles.",
+    f"early: the KL is above {ALLOWED_SHARE} times that of the same training, continued for {LONGER} times the steps, "
+    f"by more than {CLOSE_ENOUGH:g} nats, which shift no mean by more than 0.03 standard deviations.",
+    "late: the number of steps taken, divided by the number after which nothing improved: after which the same "
+    f"training was, at the end of a cycle, within {NOTICEABLE:g} nats or a tenth of the KL that it ended with. "
+    "Whether a cycle helps is known only after it, so a ratio of 1.3 to 1.5 is the cost of one that did not.",
+    f"The last column is a separate fit that was given {LONGER} times the steps, which has two long cycles.",
 )
 
 

@@ -12,4 +12,4 @@ def write_index(out: Path, experiments: Iterable[Experiment]) -> None:
     found = [e for e in experiments if (out / e.name / "index.html").is_file()]
     if found:
         entries = [(e.title, e.summary, e.name) for e in found]
-        write_index_page(out, "Experiments of the paper, run again", entries)
+        write_index_page(out, "Experiments of the paper, reproduced", entries)

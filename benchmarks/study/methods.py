@@ -39,7 +39,10 @@ METHODS: dict[str, Method] = {
         "mixture of eight flows: several starts, weights trained",
     ),
     "gaussian": Method(
-        "MF-Gaussian-VI", {"family": "gaussian"}, "#009E73", "independent Gaussians, trained to the end"
+        "MF-Gaussian-VI",
+        {"family": "gaussian"},
+        "#009E73",
+        "independent Gaussians, trained until the ELBO stops improving",
     ),
     "student-t": Method(
         "MF-Student-t-VI", {"family": "student-t"}, "#CC79A7", "independent Student-t, 5 degrees of freedom"

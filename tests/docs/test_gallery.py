@@ -1,4 +1,4 @@
-"""The gallery shows code that runs elsewhere, its verdict and its picture, and fails where one of them is missing."""
+"""The gallery shows code, verdict and picture of every kind of model, and fails where one of them is missing."""
 
 import importlib.util
 import re
@@ -32,13 +32,19 @@ def sections(text):
     return dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", text, flags=re.DOTALL | re.MULTILINE))
 
 
-def test_every_kind_of_model_has_code_and_a_verdict(gallery):
+def test_every_kind_of_model_has_code_a_verdict_and_a_picture(gallery):
     found = sections(gallery.expand(TEXT))
     assert set(found) >= KINDS
     for kind, text in found.items():
-        assert re.search(r"^```(?:python|stan)\n.{200,}?^```$", text, flags=re.DOTALL | re.MULTILINE), kind
+        assert re.search(r"^```python\n.{200,}?^```$", text, flags=re.DOTALL | re.MULTILINE), kind
+        assert "bf." in text, kind
         assert re.search(r"\b(?:good|usable|poor)\b", text, flags=re.IGNORECASE), kind
-        assert "<!--" not in text, kind
+        assert not re.search("<!-- (?!output|end of output)", text), kind
+        pictures = re.findall(r"!\[[^]]+\]\(([^)]+)\)", text)
+        assert len(pictures) == 1, kind
+        assert (ROOT / "docs" / pictures[0]).stat().st_size > 5000, kind
+        # Its thumbnail.
+        assert f"({pictures[0]}){{ width=180 }}" in TEXT, kind
 
 
 def test_the_table_names_every_section_once():
@@ -55,30 +61,10 @@ def test_code_and_verdict_are_those_of_the_page(gallery):
     assert quoted in " ".join(page.split())
 
 
-def test_functions_of_a_module(gallery):
-    text = gallery.code("benchmarks/models/grouped.py item_response")
-    assert text.startswith("```python\ndef item_response(")
-    assert "item_response_data" not in text
-
-
-def test_columns_of_a_row(gallery, tmp_path, monkeypatch):
-    tables = ("| x | y | z |\n|---|---|---|\n| 1 | 2 | 3 |\n| 4 | 5 | 6 |", "| x | y |\n|---|---|\n| 1 | 7 |")
-    page = "# T\n\n## a\n\n{}\n\n## b\n\n{}\n".format(*tables)
-    (tmp_path / "page.md").write_text(page)
-    monkeypatch.setattr(gallery, "ROOT", tmp_path)
-    assert gallery.row("page.md | a | 1 | z, x") == "| z | x |\n| --- | --- |\n| 3 | 1 |"
-    assert gallery.row("page.md | b | 1 | y") == "| y |\n| --- |\n| 7 |"
-    with pytest.raises(LookupError, match=r"found 0 rows that begin with \['9'\], expected 1"):
-        gallery.row("page.md | a | 9 | x")
-
-
 def test_what_is_missing_is_an_error(gallery, tmp_path, monkeypatch):
     (tmp_path / "page.md").write_text("# Nothing here\n")
-    (tmp_path / "module.py").write_text("x = 1\n")
     monkeypatch.setattr(gallery, "ROOT", tmp_path)
     with pytest.raises(LookupError, match=r"not a Python block in page\.md"):
         gallery.expand("<!-- code: page.md -->")
     with pytest.raises(LookupError, match=r"not a verdict in the outputs of page\.md"):
         gallery.expand("<!-- verdict: page.md -->")
-    with pytest.raises(LookupError, match=r"module\.py has no function f: correct the comment"):
-        gallery.expand("<!-- code: module.py f -->")

@@ -49,6 +49,8 @@ def test_the_bar_of_a_terminal_never_goes_back_and_names_every_phase(tmp_path):
     assert max(map(len, frames)) <= 80
     phases = list(dict.fromkeys(re.match(r"(?:\x1b\[A)?bernflow: (\w+)", frame)[1] for frame in frames))
     assert phases == ["starting", "compiling", "training", "judging", "done"]
+    said = [re.search(r"starting .*\| \d\d:\d\d, (.*?)\s*$", frame) for frame in frames]
+    assert list(dict.fromkeys(each[1] for each in said if each)) == ["reading the model", "8 Newton paths"]
     assert re.search(r"\| \d\d:\d\d, .*/600 steps, ELBO -\d", "".join(frames))
     assert re.search(r"ELBO -\d+\.\d+", frames[-1])
 

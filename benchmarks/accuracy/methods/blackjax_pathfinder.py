@@ -115,9 +115,10 @@ METHODS = (
         "Pathfinder (blackjax)",
         fit,
         "blackjax's multi-path Pathfinder with its defaults (30 iterations, 200 draws per point of a path), 20 paths "
-        "from uniform points of (-2, 2)^p. ELBO, KL, k-hat and ESS are those of the even mixture of the paths; errors "
-        "and distances those of its draws resampled by PSIS. Its verdict is its Pareto shape: good below 0.5, usable "
-        "up to 0.7. Gradients: iterations of all paths; line searches and the densities of its draws are not counted.",
+        "from uniform points of (-2, 2)^p. ELBO, KL, k-hat and ESS are those of the even mixture of the paths; "
+        "errors and distances are those of its draws after PSIS resampling. Its verdict is based on its Pareto "
+        "shape: good below 0.5, usable up to 0.7. Gradients: iterations of all paths; line searches and the "
+        "densities of its draws are not counted.",
         settings={"num_paths": 20, "maxiter": 30},
         needs=("blackjax", "peers"),
     ),

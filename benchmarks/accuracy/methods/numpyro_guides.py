@@ -87,7 +87,7 @@ METHODS = tuple(
         label,
         functools.partial(fit, guide_name=name),
         f"NumPyro's {name} with its default size and starting point: SVI on Trace_ELBO with 10 particles, 20,000 "
-        "steps of Adam from 5e-3 with a cosine decay to 1 % of it. One learning rate serves all targets.",
+        "steps of Adam at 5e-3 with a cosine decay to 1 % of that. The learning rate is the same for all targets.",
         settings={"steps": 20_000, "num_particles": 10, "learning_rate": 5e-3},
         quick={"steps": 5_000},
     )

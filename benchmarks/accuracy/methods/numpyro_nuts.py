@@ -60,8 +60,8 @@ METHODS = (
         "nuts",
         "NUTS (NumPyro)",
         fit,
-        "NumPyro's NUTS with its defaults: four chains of 1,000 steps of warmup and 1,000 draws. It has no density, so "
-        "no KL. Its verdict is that of R-hat, effective draws and divergences.",
+        "NumPyro's NUTS with its defaults: four chains with 1,000 warmup steps and 1,000 draws each. It has no "
+        "density, hence no KL. Its verdict is based on R-hat, effective sample size and divergences.",
         settings={"warmup": 1000, "samples": 1000},
     ),
 )

@@ -68,15 +68,15 @@ METHODS = (
         DEFAULTS,
         "bernflow",
         fit,
-        "`bf.fit(model, *args, tolerance=0)`, other settings at their defaults. Gradients: those of the steps, and the "
-        "most that the Newton paths to its start can take.",
+        "`bf.fit(model, *args, tolerance=0)`, other settings at their defaults. Gradients: those of the training "
+        "steps, plus an upper limit for the Newton paths that find the start.",
     ),
     Method(
         CHOICES,
-        "bernflow with choices",
+        "bernflow, options tuned",
         fit,
-        "`bf.fit` told what a user who knows the posterior would say (`components` for separate modes, order 50 for "
-        "Cauchy); only where there is something to say.",
+        "`bf.fit` with the options that a user who knows the posterior would set (`components` for separate modes, "
+        "order 50 for Cauchy); only for targets where there are such options.",
         applies=lambda benchmark: bool(knowledge(benchmark)),
         told=knowledge,
     ),
@@ -84,7 +84,7 @@ METHODS = (
         PAPER,
         "paper's recipe",
         fit,
-        "The flow and the recipe of the paper: order 50, RMSprop 0.001, 100,000 steps of 10 particles.",
+        "The flow and training recipe of the paper: order 50, RMSprop 0.001, 100,000 steps of 10 particles.",
         # The recipe in the text of the paper; RMSprop is the default of this family.
         settings={"family": "bernstein-paper", "order": 50, "steps": 100_000, "num_particles": 10},
         quick={"steps": 10_000},

@@ -11,10 +11,15 @@ from bernflow.compare.result import Comparison
 from bernflow.diagnostics.chains import ChainDiagnostics
 from bernflow.errors import ArgumentError
 from bernflow.keys import as_key
+from bernflow.moved import moved
 from bernflow.posterior.arguments import check_count
 from bernflow.posterior.weighting import AUTO, Weighted
 
+# `bf.fit` has a tolerance in nats; this one is in standard deviations.
+RENAMED = {"tolerance": "max_shift={value}"}
 
+
+@moved("bf.compare", RENAMED)
 def compare(
     entries: Mapping[str, Any],
     reference: str | None = None,
@@ -23,7 +28,7 @@ def compare(
     var_names: Sequence[str] | str | None = None,
     num: int = 4000,
     weighted: Weighted = AUTO,
-    tolerance: float = 0.0,
+    max_shift: float = 0.0,
     loo: bool = True,
 ) -> Comparison:
     """Compare posteriors: fits, NUTS runs, ArviZ trees or dicts of draws.
@@ -42,7 +47,8 @@ def compare(
             parameters.
         num: number of draws of every fit.
         weighted: see `Posterior.draws`; with False, the fits are compared as they are.
-        tolerance: allowed difference in addition to the Monte Carlo error, in units of the reference's sd.
+        max_shift: difference of means and sds that is allowed in addition to the Monte Carlo error, in units of the
+            reference's sd.
         loo: estimate the predictive accuracy of entries with a pointwise log likelihood.
 
     Returns:
@@ -60,8 +66,8 @@ def compare(
             f'compare expects at least two posteriors by name, as in {{"flow": post, "nuts": post.to_nuts()}}; '
             f"got {given}."
         )
-    if not tolerance >= 0:
-        raise ArgumentError(f"tolerance={tolerance!r}: expected a number of standard deviations, at least 0.")
+    if not max_shift >= 0:
+        raise ArgumentError(f"max_shift={max_shift!r}: expected a number of standard deviations, at least 0.")
     draw_key, seed_key = jax.random.split(as_key(key))
     keys = jax.random.split(draw_key, len(entries))
     num = check_count(num)
@@ -80,7 +86,7 @@ def compare(
         chosen,
         found,
         components,
-        {e.name: measure.differences(e, against, components, tolerance) for e in others},
+        {e.name: measure.differences(e, against, components, max_shift) for e in others},
         {e.name: measure.marginals(e, against, components) for e in others},
         {e.name: measure.joint(e, against, components, seed) for e in others},
         elpds,

@@ -46,14 +46,14 @@ class Joint(NamedTuple):
     floor: float
 
 
-def differences(entry: Entry, reference: Entry, components: Sequence[Component], tolerance: float) -> Agreement:
+def differences(entry: Entry, reference: Entry, components: Sequence[Component], max_shift: float) -> Agreement:
     """Compare means and standard deviations within their Monte Carlo errors."""
     ours, theirs = ({c.label: e.column(c) for c in components} for e in (entry, reference))
     with np.errstate(invalid="ignore", divide="ignore"):
         return agreement.compare(
             ours,
             theirs,
-            tolerance,
+            max_shift,
             num_effective=entry.num_effective,
             reference_num_effective=reference.num_effective,
         )

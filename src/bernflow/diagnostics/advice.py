@@ -19,6 +19,7 @@ MORE_MODES = (
     "`restarts=8`, which looks for more of them."
 )
 EXACT = "For exact draws, run `post.to_nuts()`: NUTS that starts from this fit and is preconditioned by it."
+MIXTURE = "Fit a mixture, which covers several modes"
 # A rise of the ELBO counts as one from so many standard errors and nats on.
 RISE_ERRORS, RISE_NATS = 4.0, 0.02
 
@@ -51,9 +52,7 @@ def advise(
     weights_work = d.khat <= USABLE_KHAT and d.ess_fraction >= USABLE_ESS
     advice = [_first_step(d, weights_work, weighted)]
     if d.missing_mass is not None and d.missing_mass > MISSING_USABLE:
-        advice.append(
-            f"Fit a mixture, which covers several modes: `bf.fit(..., components={max(2, num_parts + 1)})` or more."
-        )
+        advice.append(f"{MIXTURE}: `bf.fit(..., components={max(2, num_parts + 1)})` or more.")
     if d.num_nonfinite:
         advice.append(
             f"The density is zero or not a number at {d.num_nonfinite:,} of {d.num_draws:,} draws: check the supports "
@@ -75,6 +74,13 @@ def advise(
     if num_parts == 1 and settings.get("family") not in BOUNDED_FAMILIES:
         advice.append(EXACT)
     return advice
+
+
+def beyond_status(diagnostics: Diagnostics, advice: list[str]) -> list[str]:
+    """Return the advice that the status, which is shown before it, does not give already."""
+    if diagnostics.improper is not None:
+        return []
+    return [sentence for sentence in advice[1:] if not (diagnostics.misses_mass and sentence.startswith(MIXTURE))]
 
 
 def _first_step(diagnostics: Diagnostics, weights_work: bool, weighted: bool) -> str:

@@ -149,6 +149,7 @@ def fit(
     with ExitStack() as claims:
         bar = claims.enter_context(Bar(progress and jax.process_index() == 0, deadline))
         with compiled_code(), mesh_of_fit, use_precision(settings.precision):
+            bar.phase("starting", "reading the model")
             with without_pauses():
                 accepted = as_model(model, model_args, model_kwargs)
             _check_model(accepted, batch_size, devices)

@@ -55,7 +55,7 @@ class Bar:
         self._shown = bool(progress) and is_watched()
         self._deadline = deadline or Deadline.start()
         self._clock = clock
-        self._name, self._stage, self._phase = name, "", "starting"
+        self._name, self._stage, self._phase, self._detail = name, "", "starting", ""
         self._filled, self._base = 0.0, 0.0
         self._ended = threading.Event()
         self._begin_training()
@@ -88,9 +88,9 @@ class Bar:
         self._begin_training()
         self.phase("starting")
 
-    def phase(self, name: str) -> None:
-        """Say what is done now: starting, compiling, training or judging."""
-        self._phase = name
+    def phase(self, name: str, detail: str = "") -> None:
+        """Say what is done now: starting, compiling, training or judging; and, if known, what that consists of."""
+        self._phase, self._detail = name, detail
         self._write()
 
     def trained(self, done: int, planned: int, elbo: float, may_end: bool) -> None:
@@ -111,7 +111,7 @@ class Bar:
         self._change = None if self._elbo is None else elbo - self._elbo
         self._elbo, self._steps, self._may_end = elbo, (done, planned), may_end
         if self._phase != "judging":
-            self._phase = "training"
+            self._phase, self._detail = "training", ""
         self._write()
 
     def seen(self, nats: float) -> None:
@@ -126,7 +126,7 @@ class Bar:
         self._ended.set()
         self._thread.join()
         if completed:
-            self._filled, self._phase = 1.0, "done"
+            self._filled, self._phase, self._detail = 1.0, "done", ""
         self._write()
         self._bar.close()
 
@@ -138,7 +138,7 @@ class Bar:
 
     def text(self) -> str:
         """Return what stands behind the bar."""
-        parts = []
+        parts = [self._detail]
         if self._phase == "training":
             parts.append(self._expectation())
             if not self._may_end:

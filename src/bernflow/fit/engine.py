@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Int, Key
 
 from bernflow.background import Effort, without_pauses
+from bernflow.diagnostics.advice import beyond_status
 from bernflow.diagnostics.findings import STOPPED, Diagnostics, Finding, remark
 from bernflow.fit import modes
 from bernflow.fit.ahead import compile_ahead
@@ -76,6 +77,7 @@ def initial_flows(
     may_be_structured = settings.family.mixes and settings.restarts == 1 and target.dim >= MIN_DIM
     may_be_structured &= run.devices is None
     if may_be_structured:
+        run.bar.phase("starting", f"structure of {target.dim:,} parameters")
         flow = structured_start(target, settings, nth(start_key, 1), run.deadline)
         if flow is not None:
             return flow, None
@@ -155,6 +157,7 @@ def find_starts(
     points_key, path_key = spawn(key, 2)
     if not run.is_one_of_many:  # the first of them was checked
         check_output(target)
+    run.bar.phase("starting", f"{num} Newton paths")
     points = starting_points(spread, points_key, num)
     find = finder(target.dim).with_effort(effort)
 
@@ -360,9 +363,7 @@ def warn_if_poor(posterior: Posterior) -> None:
     """Say aloud that a posterior cannot be trusted."""
     found = posterior.diagnostics
     if found.verdict == "poor":
-        # The status says already what the first piece of advice repeats, and all that helps an improper posterior.
-        advice = [] if found.improper else posterior.advice[1:]
-        plain = " ".join(["bernflow:", found.status, *advice]).replace("`", "")
+        plain = " ".join(["bernflow:", found.status, *beyond_status(found, posterior.advice)]).replace("`", "")
         warnings.warn(plain, UserWarning, stacklevel=user_level())
 
 

@@ -62,7 +62,7 @@ class SemiStructured(Parameters):
     The networks are cross-fitted: each is trained on all rows except those of its fold, and the posterior of beta comes
     from rows that the networks have not seen. It is a joint posterior of beta and of the last layers of the networks,
     integrated over the latter, so its intervals include the uncertainty about the last layers. All lower layers are
-    fixed; see "The posterior of an effect beside a network" in the documentation.
+    fixed; see "The posterior of an effect alongside a network" in the documentation.
 
     The formula has the same meaning as in R. Columns are centered and scaled internally, so units and origins do not
     matter; effects are reported in the units of the table.

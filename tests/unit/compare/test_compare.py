@@ -70,10 +70,15 @@ def test_other_distributions_differ(shift, scale):
     assert found.joints["y"].distance > 1.2 * found.joints["y"].floor
 
 
-def test_tolerance():
-    found = bf.compare({"x": normal_draws(0), "y": normal_draws(1, 0.2)}, tolerance=0.3)
+def test_a_shift_may_be_allowed():
+    found = bf.compare({"x": normal_draws(0), "y": normal_draws(1, 0.2)}, max_shift=0.3)
     assert found.agrees == {"y": True}
     assert "within 4 standard errors + 0.3 sd of x" in found.status
+
+
+def test_the_old_name_of_the_allowed_shift_is_an_error_that_names_the_new_one():
+    with pytest.raises(TypeError, match=r"bf\.compare no longer takes 'tolerance': write max_shift=0\.3\.$"):
+        bf.compare({"x": normal_draws(0), "y": normal_draws(1)}, tolerance=0.3)
 
 
 def test_fit_nuts_tree_and_draws(posterior, run, exact):
@@ -224,7 +229,7 @@ def tree_without(group):
         ({"x": {"a": np.zeros(200), "b": np.zeros(300)}, "y": {}}, {}, "different numbers of draws"),
         ({"x": {"a": 3.0}, "y": {}}, {}, r"'a' of shape \(\) and type float64: expected draws"),
         ({"x": normal_draws(0), "y": normal_draws(1)}, {"reference": "z"}, "reference='z': expected one of 'x', 'y'"),
-        ({"x": normal_draws(0), "y": normal_draws(1)}, {"tolerance": -1}, "tolerance=-1: expected a number"),
+        ({"x": normal_draws(0), "y": normal_draws(1)}, {"max_shift": -1}, "max_shift=-1: expected a number"),
         ({"x": normal_draws(0), "y": normal_draws(1)}, {"num": 0}, "num=0: expected a positive integer"),
         ({"x": tree_without("posterior"), "y": {}}, {}, r"the DataTree 'x' has the groups .*: expected one called"),
     ],

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bernflow.diagnostics import judge
-from bernflow.diagnostics.advice import EXACT, MORE_MODES, advise, rise, still_rising
+from bernflow.diagnostics.advice import EXACT, MORE_MODES, advise, beyond_status, rise, still_rising
 from bernflow.diagnostics.verdict import improper
 
 RNG = np.random.default_rng(0)
@@ -85,6 +85,17 @@ def test_a_poor_fit_names_its_causes():
         assert part in found
     assert "to_nuts" not in found  # which a mixture does not have
     assert "`restarts=8`" not in text(bad, restarts=4)
+
+
+def test_a_warning_does_not_repeat_what_the_status_advises():
+    missed = judge(RNG.normal(size=4000) * 0.01, missing_mass=0.3, num_resamples=5)
+    whole = advise(missed, FLAT, DEFAULTS, False)
+    assert "fit a mixture with components=2" in missed.status
+    assert sum("mixture" in sentence for sentence in whole) == 1
+    rest = beyond_status(missed, whole)
+    assert rest == [sentence for sentence in whole[1:] if "mixture" not in sentence] != []
+    assert beyond_status(POOR, advise(POOR, FLAT, DEFAULTS, False)) == advise(POOR, FLAT, DEFAULTS, False)[1:]
+    assert beyond_status(POOR.adding(improper("b", 2e7)), whole) == []
 
 
 def test_an_improper_posterior_needs_a_prior_and_no_training():

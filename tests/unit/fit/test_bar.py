@@ -78,6 +78,18 @@ def test_the_text_says_what_is_left_and_what_has_changed(clock):
     assert bar.text() == "ELBO -4e+09 (-4e+09)"
 
 
+def test_the_text_says_what_the_start_is_doing(clock):
+    bar = Bar(False, clock=clock)
+    bar.phase("starting", "8 Newton paths")
+    assert bar.text() == "8 Newton paths"
+    bar.phase("compiling")
+    assert bar.text() == ""
+    bar.stage("mixture")
+    bar.phase("starting", "24 Newton paths")
+    chunk(bar, clock, 250, 250, -31.5)
+    assert bar.text() == "ELBO -31.50"
+
+
 def test_the_text_does_not_say_what_is_nothing(clock):
     bar = Bar(False, clock=clock)
     chunk(bar, clock, 250, 500)
