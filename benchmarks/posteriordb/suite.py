@@ -14,7 +14,7 @@ import bernflow as bf
 from benchmarks.posteriordb import table
 from benchmarks.posteriordb.catalogue import FRONT_ENDS, POSTERIORS, build
 from benchmarks.posteriordb.reference import find_folder, load_data, load_draws
-from benchmarks.records import load
+from benchmarks.records import load, made_by
 from bernflow.cli import Command
 from bernflow.diagnostics.agreement import NUM_ERRORS, compare
 
@@ -87,7 +87,8 @@ def run_suite(options: argparse.Namespace) -> None:
     names = options.names or [e.name for e in POSTERIORS.values() if options.front in e.front_ends]
     for count, name in enumerate(names, start=1):
         progress(f"[{count}/{len(names)}] {name}, {options.front} ...")
-        record = run(POSTERIORS[name], options.front, options.key, options.data)
+        began = time.perf_counter()
+        record = {**run(POSTERIORS[name], options.front, options.key, options.data), **made_by(__name__, began)}
         progress(f"    {table.line(record)}")
         records[table.identity(record)] = record
         table.save(path, list(records.values()), NOTES)

@@ -39,8 +39,9 @@ def fit_once(target: str, method: str, key: int, num_draws: int, num_kept: int, 
         **settings: told to `bernflow.fit` on top of the method's own.
 
     Returns:
-        elbo, elbo_se, kl (None without a known evidence), khat, khat_variance (bootstrap of the draws), ess_fraction,
-        seconds, steps, verdict, the history, and one array "draws/NAME" per parameter.
+        elbo, elbo_se, largest_share, kl (None without a known evidence; its error is that of the ELBO), khat,
+        khat_variance (bootstrap of the draws), ess_fraction, seconds, steps, gradients, verdict, the history, and one
+        array "draws/NAME" per parameter.
     """
     posterior = fit_posterior(target, method, key, **settings)
     log_weights = posterior.log_weights(num_draws, EVALUATION_KEY + key)
@@ -96,11 +97,25 @@ def score(log_weights: np.ndarray, log_evidence: float | None, seed: int) -> Res
     return {
         "elbo": elbo,
         "elbo_se": elbo_se,
+        "largest_share": largest_share(log_weights),
         "kl": None if log_evidence is None else log_evidence - elbo,
         "khat": khat(log_weights),
         "khat_variance": float(np.var(shapes, ddof=1)) if np.all(np.isfinite(shapes)) else float("nan"),
         "ess_fraction": float(np.mean(weights) ** 2 / np.mean(weights**2)),
     }
+
+
+def largest_share(log_weights: np.ndarray) -> float:
+    """Return the share of one draw in the spread of all log weights, which is that in a KL of a heavy-tailed fit.
+
+    A KL that rests on a single draw in thousands says little about the next thousands.
+
+    Example:
+        >>> round(largest_share(np.array([0.0, -0.1, 0.1, -9.8])), 2)
+        0.98
+    """
+    away = np.abs(log_weights - np.median(log_weights))
+    return float(np.max(away) / np.sum(away)) if np.all(np.isfinite(away)) and np.any(away) else float("nan")
 
 
 def khat(log_weights: np.ndarray) -> float:

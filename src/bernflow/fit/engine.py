@@ -71,6 +71,7 @@ def initial_flows(
     The search for them ends early enough for the deadline of the `run`.
     """
     settings.family.check(target.dim)
+    settings = settings.with_scales(target.layout.num_scales)
     num = max(num_starts(target.dim), settings.restarts * (4 if settings.restarts > 1 else 1))
     if settings.family.mixes and settings.restarts == 1 and target.dim >= MIN_DIM and run.devices is None:
         flow = structured_start(target, settings, nth(start_key, 1), run.deadline)
