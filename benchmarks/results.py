@@ -17,7 +17,7 @@ from benchmarks import overview_page
 from benchmarks.catalogue import EXPERIMENTS
 from benchmarks.study.digest import closure, code_digest, path_of
 from benchmarks.study.record import duration, read_origin, why_old
-from benchmarks.study.records import Record, load_records
+from benchmarks.study.records import Record, load_records, save_records
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -49,6 +49,7 @@ class Kept:
         old: returns why it is not that of the present code, one sentence each; nothing where it is.
         seconds: returns how long it took, None where that is not known.
         gpu: whether it needs a GPU.
+        prepare: what to do before the command, where that does not look at the code by itself.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Kept:
     old: Callable[[], list[str]]
     seconds: Callable[[], float | None] = lambda: None
     gpu: bool = False
+    prepare: Callable[[], None] = lambda: None
 
     @property
     def shown_command(self) -> str:
@@ -86,7 +88,8 @@ def _suite(name: str, title: str, page: str, file: str, module: Callable[[Record
 
     def seconds() -> float | None:
         took = [r.get("took") for r in load_records(path)]
-        return sum(took) if took and None not in took else None
+        known = [seconds for seconds in took if seconds is not None]
+        return sum(known) if known and len(known) == len(took) else None
 
     options = {"command": ("bernflow", "benchmark", name), **more}
     return Kept(name, title, page, old=lambda: old_records(path, module), seconds=seconds, **options)
@@ -104,6 +107,13 @@ def old_records(path: Path, modules: Callable[[Record], Iterable[str]]) -> list[
             name = next((str(record[n]) for n in ("target", "model", "case", "name") if n in record), "")
             reasons.setdefault(why, []).append(name)
     return [f"{len(names)} of {len(records)} records {why}{_some(names)}" for why, names in reasons.items()]
+
+
+def drop_old(path: Path, modules: Callable[[Record], Iterable[str]]) -> None:
+    """Remove the records of other code from a file, so that its suite makes them anew."""
+    if path.is_file():
+        notes = json.loads(path.read_text(encoding="utf-8"))["notes"]
+        save_records(path, [r for r in load_records(path) if why_record_is_old(r, modules(r)) is None], notes)
 
 
 def why_record_is_old(record: Record, modules: Iterable[str]) -> str | None:
@@ -163,6 +173,10 @@ def all_results() -> list[Kept]:
     """Return all kept results in the order in which they are made: what others need comes first."""
     experiments = [_experiment(name) for name in EXPERIMENTS]
     speed = ("benchmarks.speed.measure",)
+
+    def adversarial(record: Record) -> Iterable[str]:
+        return ("benchmarks.adversarial.suite",)
+
     return [
         *experiments,
         _suite(
@@ -186,8 +200,9 @@ def all_results() -> list[Kept]:
             "how often the verdict is wrong",
             "results/adversarial/README.md",
             "adversarial.json",
-            lambda record: ("benchmarks.adversarial.suite",),
+            adversarial,
             command=("bernflow", "benchmark", "adversarial", "--jobs", "2"),
+            prepare=lambda: drop_old(RESULTS / "adversarial" / "adversarial.json", adversarial),
         ),
         _suite(
             "speed",
@@ -244,6 +259,7 @@ def make(gpu: bool, names: list[str]) -> int:
             )
             continue
         print(f"{kept.name}: {kept.shown_command}", flush=True)
+        kept.prepare()
         if _run(("-m", *kept.command)):
             failed.append(kept.name)
     follow = () if names else MADE_OF_RESULTS

@@ -30,7 +30,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 def fit(scale: str, method: str, order: int | None, key: int) -> Task:
     """Return the fit of one method; the paper's with the paper's number of samples and epochs."""
     chosen = SETTINGS[scale]
-    settings = {} if order is None else {"order": order}
+    settings: dict[str, Any] = {} if order is None else {"order": order}
     if method == "paper":
         settings |= {"num_particles": chosen["num_particles"], "steps": chosen["steps"], "family": ONE_DIMENSIONAL}
     elif scale == "tiny":

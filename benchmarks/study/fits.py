@@ -112,7 +112,7 @@ def largest_share(log_weights: np.ndarray) -> float:
 
     Example:
         >>> round(largest_share(np.array([0.0, -0.1, 0.1, -9.8])), 2)
-        0.98
+        0.97
     """
     away = np.abs(log_weights - np.median(log_weights))
     return float(np.max(away) / np.sum(away)) if np.all(np.isfinite(away)) and np.any(away) else float("nan")

@@ -2,6 +2,7 @@
 
 import datetime
 import functools
+import os
 import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -18,9 +19,13 @@ Stamp = dict[str, Any]
 
 
 def stamp() -> Stamp:
-    """Return the date (UTC), the commit of the source (None outside of a Git repository), the machine and versions."""
+    """Return the date (UTC), the commit of the source, the machine and the versions of packages.
+
+    A copy of the source without its Git repository takes the commit from the variable SOURCE_COMMIT; None without it.
+    """
     today = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
-    return {"date": today, "commit": commit(), "machine": machine(), "versions": versions()}
+    found = commit() or os.environ.get("SOURCE_COMMIT") or None
+    return {"date": today, "commit": found, "machine": machine(), "versions": versions()}
 
 
 def commit(folder: Path | None = None) -> str | None:

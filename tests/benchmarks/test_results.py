@@ -10,22 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import overview_page, results
-from benchmarks.accuracy import page as accuracy_page
-from benchmarks.accuracy.cases import all_cases
-from benchmarks.adversarial import page as adversarial_page
+from benchmarks import overview_page, pages, point_by_point, results
 from benchmarks.catalogue import EXPERIMENTS
-from benchmarks.exactness import suite as exactness
-from benchmarks.models import page as models_page
-from benchmarks.models import references
-from benchmarks.models.catalogue import catalogue
-from benchmarks.nuts import suite as nuts
-from benchmarks.nuts import table as nuts_table
-from benchmarks.posteriordb import suite as posteriordb
-from benchmarks.posteriordb import table as posteriordb_table
-from benchmarks.records import with_origin
-from benchmarks.speed import page as speed_page
-from benchmarks.stopping import suite as stopping
 from benchmarks.study.digest import code_digest
 from benchmarks.study.records import load_records, save_records
 from benchmarks.study.tables import Table
@@ -37,43 +23,33 @@ MODULE = "benchmarks.data"
 DIGITS = (3, 4, 5)
 
 
-def models_text(records, command):
-    folder = RESULTS / "models" / references.FOLDER
-    known = {name: r for name in catalogue() if (r := references.load(name, folder)) is not None}
-    return models_page.markdown(records, known, command)
-
-
-# By page, from the root: the record, and what makes the page of it.
-PAGES = {
-    "results/accuracy/README.md": (
-        "accuracy.json",
-        lambda r: accuracy_page.markdown(r, all_cases(), "bernflow benchmark accuracy", True),
-    ),
-    "results/models/README.md": ("models.json", lambda r: models_text(r, "bernflow benchmark models")),
-    "results/adversarial/README.md": (
-        "adversarial.json",
-        lambda r: adversarial_page.markdown(r, "bernflow benchmark adversarial"),
-    ),
-    "results/speed/README.md": ("speed.json", lambda r: speed_page.markdown(r, "bernflow benchmark speed", True)),
-    "results/speed-gpu/README.md": ("speed.json", lambda r: speed_page.markdown(r, "bernflow benchmark speed", True)),
-    "benchmarks/nuts/results/nuts.md": ("nuts.json", lambda r: with_origin(nuts_table.markdown(r, nuts.NOTES), r)),
-    "benchmarks/exactness/results/exactness.md": (
-        "exactness.json",
-        lambda r: with_origin(exactness.markdown(r), r),
-    ),
-    "benchmarks/stopping/results/stopping.md": ("stopping.json", lambda r: with_origin(stopping.markdown(r), r)),
-    "benchmarks/posteriordb/results/posteriordb.md": (
-        "posteriordb.json",
-        lambda r: with_origin(posteriordb_table.markdown(r, posteriordb.NOTES), r),
-    ),
-}
-
-
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", pages.PAGES)
 def test_a_page_is_what_its_records_make(page):
-    file, write = PAGES[page]
-    path = ROOT / page
-    assert path.read_text(encoding="utf-8") == write(load_records(path.with_name(file)))
+    assert (ROOT / page).read_text(encoding="utf-8") == pages.made(page), "run python -m benchmarks.pages"
+
+
+def test_the_paper_point_by_point_is_written_from_the_records():
+    text = point_by_point.PAGE.read_text(encoding="utf-8")
+    assert text == point_by_point.page(), "run python -m benchmarks.point_by_point"
+    assert text.count("\n| ") > 50
+    differences = point_by_point.DIFFERENCES.read_text(encoding="utf-8")
+    assert differences == point_by_point.with_differences(differences)
+
+
+def test_a_point_without_a_record_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(point_by_point, "RESULTS", tmp_path)
+    found = [p.found() for points in point_by_point.SECTIONS.values() for p in points if p.found.__name__ != "<lambda>"]
+    assert len(found) > 15
+    assert {f.verdict for f in found} == {point_by_point.NOT_MEASURED}
+
+
+def test_a_point_is_judged_by_the_figures(tmp_path, monkeypatch):
+    monkeypatch.setattr(point_by_point, "RESULTS", tmp_path)
+    (tmp_path / "nn-regression").mkdir()
+    for recipe, verdict in ((0.04, point_by_point.REPRODUCED), (0.06, point_by_point.NOT_REPRODUCED)):
+        distances = {"paper": [recipe], "gaussian": [0.05], "bernflow": [0.01]}
+        (tmp_path / "nn-regression" / "numbers.json").write_text(json.dumps({"distances": distances}))
+        assert point_by_point.network_bands().verdict == verdict
 
 
 def cell(text):
@@ -166,6 +142,16 @@ def test_records_of_other_code_are_counted_and_named(tmp_path):
     ]
     save_records(path, [{"target": "a", "code": current}], ())
     assert results.old_records(path, lambda r: [MODULE]) == []
+
+
+def test_records_of_other_code_go_before_they_are_made_anew(tmp_path):
+    path = tmp_path / "some.json"
+    old = {"case": "a", "key": 0, "code": "0"}
+    current = {"case": "b", "key": 0, "code": code_digest(MODULE)}
+    save_records(path, [old, current], ["A note."])
+    results.drop_old(path, lambda r: [MODULE])
+    assert load_records(path) == [current]
+    assert json.loads(path.read_text())["notes"] == ["A note."]
 
 
 def kept(name, old, command, **more):

@@ -115,7 +115,7 @@ def test_a_page_tells_its_origin_and_when_it_is_old(tmp_path, monkeypatch):
     assert "Made by `bernflow reproduce doubling --tiny`. Measured on 20" in text
     assert re.search(r"from commit \w+\+? on .*, \d+ cores, JAX on .*, with bernflow .*, jax \d", text)
     assert record.why_old(experiment(1, 2), tmp_path / "doubling") is None
-    assert "with other settings (Measured on" in record.why_old(experiment(1, 3), tmp_path / "doubling")
+    assert "was made with other settings (Measured on" in record.why_old(experiment(1, 3), tmp_path / "doubling")
     monkeypatch.setattr(plan, "code_digest", lambda *modules: "other code")
     assert "by other code" in record.why_old(experiment(1, 2), tmp_path / "doubling")
 

@@ -5,7 +5,6 @@ it whitens the target for the flows of other libraries, which then begin where o
 """
 
 import functools
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,15 +17,13 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
 from benchmarks.accuracy.density import Density, Points
-from benchmarks.accuracy.methods import flowjax_spline, numpyro_guides
-from benchmarks.accuracy.methods.base import Drawn, Fitted, Method, Settings
-from benchmarks.accuracy.methods.ours import most_of_start
+from benchmarks.accuracy.methods import flowjax_spline, numpyro_guides, ours
+from benchmarks.accuracy.methods.base import Fitted, Method, Settings
+from benchmarks.accuracy.methods.ours import fit_by_bernflow, most_of_start
 from benchmarks.targets import Benchmark
-from bernflow.fit.engine import find_starts, num_starts
-from bernflow.fit.run import Run
-from bernflow.flows.factors import as_factor
-from bernflow.models import as_model
-from bernflow.target import Target
+
+# One step so small that it moves nothing.
+START = {"family": "gaussian-fullrank", "steps": 1, "num_particles": 1, "optimizer": 1e-12}
 
 
 @dataclass(frozen=True)
@@ -43,14 +40,15 @@ class Start:
 
 
 def find(benchmark: Benchmark, key: int) -> Start:
-    """Return the start of bernflow's default fit in NumPyro's order of the dimensions; to be called in `enable_x64`."""
-    target = Target(as_model(benchmark.model, benchmark.args, {}))
-    found = find_starts(target, num_starts(target.dim), jax.random.key(key), Run()).at(0)
-    layout = target.layout
+    """Return the start of bernflow's fits in NumPyro's order of the dimensions; to be called in `enable_x64`."""
+    post = fit_by_bernflow(benchmark, key, START)
+    layout, dim = post.layout, post.layout.dim
+    points = jnp.concatenate([jnp.zeros((1, dim)), jnp.eye(dim)])
+    mapped = np.asarray(jax.vmap(lambda z: post.distribution.transform_and_log_det(z)[0])(points))
     begins = np.concatenate([[0], np.cumsum(layout.sizes)])
     places = np.concatenate([np.arange(begins[i], begins[i + 1]) for i in layout.order])
-    loc, factor = np.empty(target.dim), np.empty((target.dim, target.dim))
-    loc[places], factor[places] = found.loc, as_factor(found.factor).matrix()
+    loc, factor = np.empty(dim), np.empty((dim, dim))
+    loc[places], factor[places] = mapped[0], (mapped[1:] - mapped[0]).T
     return Start(loc, factor)
 
 
@@ -64,7 +62,7 @@ class Whitened:
     def log_density(self, u: Float[Array, " p"]) -> Float[Array, ""]:
         """Evaluate the log density at one point."""
         start = self._start
-        return self._density.log_density(start.loc + jnp.asarray(start.factor) @ u) + start.log_det
+        return self._density.log_density(jnp.asarray(start.loc) + jnp.asarray(start.factor) @ u) + start.log_det
 
     def evaluate(self, u: Points) -> Float[np.ndarray, " num"]:
         """Evaluate the log density at many points; NaN counts as a density of zero."""
@@ -78,30 +76,16 @@ class Whitened:
         return self._start.loc + np.asarray(u) @ self._start.factor.T
 
 
-def fit_start(benchmark: Benchmark, key: int, settings: Settings) -> Fitted:
-    """Take the start as it is."""
-    with jax.enable_x64(True):
-        began = time.perf_counter()
-        start = find(benchmark, key)
-        seconds = time.perf_counter() - began
-        white = Whitened(Density(benchmark), start)
-
-    def draw(num: int, seed: int) -> Drawn:
-        with jax.enable_x64(True):
-            u = np.random.default_rng(seed).normal(size=(num, white.dim))
-            log_q = -0.5 * np.sum(u**2 + np.log(2 * np.pi), axis=1)
-            return Drawn(white.constrain(u), white.evaluate(u) - log_q)
-
-    return Fitted(draw, seconds, most_of_start(white.dim, 1))
-
-
 def white_problem(benchmark: Benchmark, key: int) -> numpyro_guides.Problem:
     """Return the whitened target as a NumPyro model of one vector."""
     white = Whitened(Density(benchmark), find(benchmark, key))
 
     def model() -> None:
         u = numpyro.sample("u", dist.Normal(0.0, 1.0).expand([white.dim]).to_event(1))
-        numpyro.factor("target", white.log_density(u) + 0.5 * jnp.sum(u**2 + jnp.log(2 * jnp.pi)))
+        # The sites of the target are none of this model.
+        with numpyro.handlers.block():
+            log_density = white.log_density(u)
+        numpyro.factor("target", log_density + 0.5 * jnp.sum(u**2 + jnp.log(2 * jnp.pi)))
 
     return numpyro_guides.Problem(model, (), white)
 
@@ -137,8 +121,10 @@ METHODS = (
     Method(
         "start",
         "bernflow's start, untrained",
-        fit_start,
-        "The Gaussian of mode and curvature from which bernflow's training starts.",
+        ours.fit,
+        "The Gaussian of mode and curvature from which bernflow's training starts: `family='gaussian-fullrank'` with "
+        "one step that moves nothing.",
+        settings=START,
     ),
     *(
         _from_start(

@@ -21,14 +21,9 @@ TO_THE_END = {"tolerance": 0}
 
 def fit(benchmark: Benchmark, key: int, settings: Settings) -> Fitted:
     """Fit by `bf.fit` with these settings."""
-    options = fit_options(settings)
     started = time.perf_counter()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a poor verdict warns; it is in the record
-        post = bf.fit(benchmark.model, *benchmark.args, key=key, progress=False, **options)
+    post = fit_by_bernflow(benchmark, key, settings)
     seconds = time.perf_counter() - started
-    if post.settings["interrupted"]:
-        raise KeyboardInterrupt  # half a fit is no result to keep
     made = post.settings
 
     def draw(num: int, seed: int) -> Drawn:
@@ -51,6 +46,16 @@ def fit(benchmark: Benchmark, key: int, settings: Settings) -> Fitted:
             "jax": jax.__version__,
         },
     )
+
+
+def fit_by_bernflow(benchmark: Benchmark, key: int, settings: Settings) -> bf.Posterior:
+    """Return the posterior by `bf.fit`, all of it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a poor verdict warns; it is in the record
+        post = bf.fit(benchmark.model, *benchmark.args, key=key, progress=False, **fit_options(settings))
+    if post.settings["interrupted"]:
+        raise KeyboardInterrupt  # half a fit is no result to keep
+    return post
 
 
 def most_of_start(dim: int, restarts: int) -> int:

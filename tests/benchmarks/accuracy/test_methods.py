@@ -30,7 +30,7 @@ FEW = {
     "start-fullrank": {},
     "start": {},
 }
-BY_BERNFLOW = (*ours.OURS, ours.FULL_RANK, ours.PAPER, ours.PAPER_TEXT)
+BY_BERNFLOW = (*ours.OURS, "start", ours.FULL_RANK, ours.PAPER, ours.PAPER_TEXT)
 WITH_VERDICT = (*BY_BERNFLOW, "nuts", "blackjax-pathfinder", "pathfinder-psis")
 
 
