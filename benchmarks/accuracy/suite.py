@@ -193,7 +193,7 @@ class Suite:
     def _measure(self, tasks: list[Task]) -> None:
         for count, (task, result) in enumerate(self._run(tasks, 1.0), start=1):
             known = {name: value for name, value in task.arguments.items() if name not in ("out", "data")}
-            made = {**stamp(), "code": code_of(known["method"])}
+            made = {**stamp(device=False), "code": code_of(known["method"])}
             record = {**known, "time_limit": self._options.time_limit, **made, **result}
             self.records[identity(record)] = record
             save_records(self._path, self.sorted_records(), NOTES)

@@ -91,7 +91,12 @@ class Suite:
                 self.records.pop(identity(task.arguments), None)
             for task, result in self._runner(group.tasks, 1, self._options.time_limit):
                 count += 1
-                known = {"run": self._run, "time_limit": self._options.time_limit, **stamp(), "code": task.code}
+                known = {
+                    "run": self._run,
+                    "time_limit": self._options.time_limit,
+                    **stamp(device=False),
+                    "code": task.code,
+                }
                 record = {**task.arguments, **known, **result}
                 self.records[identity(record)] = record
                 self._save()

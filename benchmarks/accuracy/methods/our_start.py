@@ -44,7 +44,8 @@ def find(benchmark: Benchmark, key: int) -> Start:
     post = fit_by_bernflow(benchmark, key, START)
     layout, dim = post.layout, post.layout.dim
     points = jnp.concatenate([jnp.zeros((1, dim)), jnp.eye(dim)])
-    mapped = np.asarray(jax.vmap(lambda z: post.distribution.transform_and_log_det(z)[0])(points))
+    flow: Any = post.distribution
+    mapped = np.asarray(jax.vmap(lambda z: flow.transform_and_log_det(z)[0])(points))
     begins = np.concatenate([[0], np.cumsum(layout.sizes)])
     places = np.concatenate([np.arange(begins[i], begins[i + 1]) for i in layout.order])
     loc, factor = np.empty(dim), np.empty((dim, dim))
