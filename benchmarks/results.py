@@ -27,7 +27,7 @@ ON_GPU = ("melanoma",)
 MADE_OF_RESULTS = (
     ("-m", "benchmarks.results", "index"),
     ("-m", "benchmarks.readme"),
-    ("-m", "benchmarks.point_by_point"),
+    ("-m", "benchmarks.points"),
     ("docs/drawings.py",),
     ("docs/figures.py",),
     ("docs/gallery.py",),
@@ -163,22 +163,32 @@ def _files(name: str, title: str, pattern: str, module: str, command: tuple[str,
 
 def _of_one(reason: str) -> str:
     """Put a sentence about several records into the singular."""
-    singular = {"were made": "was made", "do not say": "does not say", "are of": "is of", "they were": "it was"}
+    singular = {"they were": "it was", "were made": "was made", "do not say": "does not say", "are of": "is of"}
     for many, one in singular.items():
         reason = reason.replace(many, one)
     return reason
 
 
-def all_results() -> list[Kept]:
-    """Return all kept results in the order in which they are made: what others need comes first."""
-    experiments = [_experiment(name) for name in EXPERIMENTS]
-    speed = ("benchmarks.speed.measure",)
+def _adversarial(record: Record) -> Iterable[str]:
+    return ("benchmarks.adversarial.suite",)
 
-    def adversarial(record: Record) -> Iterable[str]:
-        return ("benchmarks.adversarial.suite",)
 
+def _speed(record: Record) -> Iterable[str]:
+    return ("benchmarks.speed.measure",)
+
+
+def _cost(dtype: str) -> Kept:
+    """Describe the cost of a posterior beside a network in one arithmetic."""
+    file = f"semistructured/results/h200_{dtype}.json"
+    words = ("semistructured", "--dtype", dtype, "--out", f"benchmarks/{file}")
+    title = f"cost of a posterior beside a network, {dtype}"
+    return _files(f"semistructured-{dtype}", title, file, "benchmarks.semistructured.suite", words, gpu=True)
+
+
+def _suites() -> list[Kept]:
+    """Return the suites whose pages lie in results/."""
+    adversarial = RESULTS / "adversarial" / "adversarial.json"
     return [
-        *experiments,
         _suite(
             "accuracy",
             "every method on every posterior, against the truth",
@@ -199,40 +209,35 @@ def all_results() -> list[Kept]:
             "adversarial",
             "how often the verdict is wrong",
             "results/adversarial/README.md",
-            "adversarial.json",
-            adversarial,
+            adversarial.name,
+            _adversarial,
             command=("bernflow", "benchmark", "adversarial", "--jobs", "2"),
-            prepare=lambda: drop_old(RESULTS / "adversarial" / "adversarial.json", adversarial),
+            prepare=lambda: drop_old(adversarial, _adversarial),
         ),
-        _suite(
-            "speed",
-            "steps, wall time, compilation and growth, on one CPU",
-            "results/speed/README.md",
-            "speed.json",
-            lambda _: speed,
-        ),
+        _suite("speed", "steps, wall time, growth, on one CPU", "results/speed/README.md", "speed.json", _speed),
         _suite(
             "speed-gpu",
             "the same on one GPU",
             "results/speed-gpu/README.md",
             "speed.json",
-            lambda _: speed,
+            _speed,
             command=("bernflow", "benchmark", "speed", "--out", "results/speed-gpu"),
             gpu=True,
         ),
+    ]
+
+
+def all_results() -> list[Kept]:
+    """Return all kept results in the order in which they are made."""
+    return [
+        *map(_experiment, EXPERIMENTS),
+        *_suites(),
         _beside("posteriordb", "posteriors of posteriordb by three front ends"),
         _beside("nuts", "NUTS with and without the flow"),
         _beside("exactness", "models with known evidence"),
         _beside("stopping", "whether fits end early or late"),
         _files("stan", "Stan programs beside NumPyro", "stan/results/stan.json", "benchmarks.stan.suite", ("stan",)),
-        _files(
-            "semistructured",
-            "cost of a posterior beside a network",
-            "semistructured/results/*.json",
-            "benchmarks.semistructured.suite",
-            ("semistructured",),
-            gpu=True,
-        ),
+        *map(_cost, ("float32", "bfloat16")),
     ]
 
 

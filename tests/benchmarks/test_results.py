@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import overview_page, pages, point_by_point, results
+from benchmarks import overview_page, pages, results
 from benchmarks.catalogue import EXPERIMENTS
+from benchmarks.points import comparisons, finding
+from benchmarks.points import page as points_page
+from benchmarks.points.sections import SECTIONS
 from benchmarks.study.digest import code_digest
 from benchmarks.study.records import load_records, save_records
 from benchmarks.study.tables import Table
@@ -29,27 +32,27 @@ def test_a_page_is_what_its_records_make(page):
 
 
 def test_the_paper_point_by_point_is_written_from_the_records():
-    text = point_by_point.PAGE.read_text(encoding="utf-8")
-    assert text == point_by_point.page(), "run python -m benchmarks.point_by_point"
+    text = points_page.PAGE.read_text(encoding="utf-8")
+    assert text == points_page.page(), "run python -m benchmarks.points"
     assert text.count("\n| ") > 50
-    differences = point_by_point.DIFFERENCES.read_text(encoding="utf-8")
-    assert differences == point_by_point.with_differences(differences)
+    differences = points_page.DIFFERENCES.read_text(encoding="utf-8")
+    assert differences == points_page.with_differences(differences)
 
 
 def test_a_point_without_a_record_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(point_by_point, "RESULTS", tmp_path)
-    found = [p.found() for points in point_by_point.SECTIONS.values() for p in points if p.found.__name__ != "<lambda>"]
+    monkeypatch.setattr(finding, "RESULTS", tmp_path)
+    found = [p.found() for points in SECTIONS.values() for p in points if p.found.__name__ != "<lambda>"]
     assert len(found) > 15
-    assert {f.verdict for f in found} == {point_by_point.NOT_MEASURED}
+    assert {f.verdict for f in found} == {finding.NOT_MEASURED}
 
 
 def test_a_point_is_judged_by_the_figures(tmp_path, monkeypatch):
-    monkeypatch.setattr(point_by_point, "RESULTS", tmp_path)
+    monkeypatch.setattr(finding, "RESULTS", tmp_path)
     (tmp_path / "nn-regression").mkdir()
-    for recipe, verdict in ((0.04, point_by_point.REPRODUCED), (0.06, point_by_point.NOT_REPRODUCED)):
+    for recipe, verdict in ((0.04, finding.REPRODUCED), (0.06, finding.NOT_REPRODUCED)):
         distances = {"paper": [recipe], "gaussian": [0.05], "bernflow": [0.01]}
         (tmp_path / "nn-regression" / "numbers.json").write_text(json.dumps({"distances": distances}))
-        assert point_by_point.network_bands().verdict == verdict
+        assert comparisons.network_bands().verdict == verdict
 
 
 def cell(text):
