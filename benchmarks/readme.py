@@ -44,6 +44,8 @@ ROWS = {
     "modes-8-10": "Eight modes, 10 dimensions",
 }
 GRADIENTS = "gradients, median"
+# A KL of which one draw in tens of thousands makes a larger share is shown with its standard error.
+HEAVY = 0.1
 
 
 def table(records):
@@ -76,6 +78,9 @@ def _cell(row, best):
         return f"no KL; {seconds}" if error is None else f"means within {error:.2f} sd; {seconds}"
     value = f"ELBO {row.figures['elbo']:.2f}" if row.kl is None else nats(row.kl)
     lost = [record["status"] for record in row.records if record["status"] != OK]
+    share = row.figures["largest_share"]
+    if share is not None and share > HEAVY:
+        seconds = f"± {row.figures['elbo_se']:.2g}, {share:.0%} of it one draw; {seconds}"
     note = f" ({len(lost)} of {len(row.records)} runs: {short_status(lost[0])})" if lost else ""
     return f"{f'**{value}**' if best else value}; {seconds}{note}"
 

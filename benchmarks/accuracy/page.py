@@ -28,6 +28,7 @@ PANELS = {False: "each method with its defaults", True: "as many gradients as be
 DETAILS = (
     "method",
     "KL",
+    "error (largest draw)",
     "ELBO",
     "k-hat",
     "ESS",
@@ -48,9 +49,10 @@ SPLIT = (
 EXPLANATION = (
     "KL is the exact log evidence minus the ELBO, in nats; ≈ marks an evidence that was estimated by importance "
     "sampling, from the most certain fit with a k-hat below 0.7; without one, the ELBO is shown. Medians over the "
-    "keys; every run is in [accuracy.json](accuracy.json). The smallest KL is bold. All fits in double precision on a "
-    "CPU, each in a process of its own; seconds include compilation, and fits that ran beside others took longer than "
-    "alone.",
+    "keys; every run is in [accuracy.json](accuracy.json). The smallest KL is bold. Error: the standard error of the "
+    "KL, and the share of the largest draw in the spread of the log weights: a KL that rests on one draw says little. "
+    "All fits in double precision on a CPU, each in a process of its own; seconds include compilation, and fits that "
+    "ran beside others took longer than alone.",
     "Errors are those of the worst quantity against exact or reference draws, in units of its standard deviation, with "
     "their combined Monte Carlo standard error. Distance: sliced Wasserstein of standardized quantities, and beside it "
     "that between two halves of the reference, which a perfect fit would have. Mode weights: the largest error of the "
@@ -161,6 +163,13 @@ def short_status(status: str) -> str:
     return status.split(":")[0]
 
 
+def _error(standard_error: float | None, share: float | None) -> str:
+    """Write the standard error of a KL, and the share that one draw has in it."""
+    if standard_error is None:
+        return ""
+    return number(standard_error, 2) + ("" if share is None else f" ({share:.1%})")
+
+
 def _small(kl: float) -> str:
     if math.isnan(kl) or math.isinf(kl):
         return number(kl)
@@ -190,6 +199,7 @@ def _line(method: str, row: Row, exact: bool) -> list[str]:
     return [
         METHODS[method].label + (f" ({failed} of {len(row.records)} failed)" if failed else ""),
         _kl(row, exact) if row.kl is not None else "",
+        _error(f["elbo_se"], f["largest_share"]),
         text("elbo", ".4f"),
         text("khat", ".2f"),
         text("ess_fraction", ".3f"),

@@ -17,6 +17,7 @@ from benchmarks.study.records import Record
 FIGURES = (
     "elbo",
     "elbo_se",
+    "largest_share",
     "khat",
     "ess_fraction",
     "mean_error",

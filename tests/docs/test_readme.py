@@ -73,6 +73,12 @@ def test_runs_that_hit_the_limit_are_shown_beside_the_others(readme):
     assert row["bernflow"] == "**0.0856**; 3 s (2 of 3 runs: > 900 s)"
 
 
+def test_a_kl_that_rests_on_one_draw_says_so(readme):
+    heavy = record("bernoulli", "nuts", elbo=-14.5, elbo_se=12.0, largest_share=0.93)
+    found = dict(zip(readme.COLUMNS, lines(readme.table([heavy]))["Bernoulli"], strict=True))
+    assert found["nuts"] == "**13.4**; ± 12, 93% of it one draw; 3 s"
+
+
 def test_gradients_are_told(readme):
     runs = [record("bernoulli", "nuts", gradients=3.0e4), record("cauchy", "nuts", gradients=5.0e4)]
     found = lines(readme.table(runs))[readme.GRADIENTS]
