@@ -23,7 +23,7 @@ from scipy.cluster.vq import kmeans2, vq
 from scipy.special import logsumexp
 
 from benchmarks.accuracy.columns import Columns
-from benchmarks.study.fits import largest_share
+from benchmarks.study.weights import largest_share
 from bernflow.diagnostics import sliced_wasserstein
 from bernflow.diagnostics.agreement import compare
 

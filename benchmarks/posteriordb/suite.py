@@ -12,7 +12,8 @@ import jax
 
 import bernflow as bf
 from benchmarks.posteriordb import table
-from benchmarks.posteriordb.catalogue import FRONT_ENDS, POSTERIORS, build
+from benchmarks.posteriordb.catalogue import FRONT_ENDS, POSTERIORS
+from benchmarks.posteriordb.front_ends import build
 from benchmarks.posteriordb.reference import find_folder, load_data, load_draws
 from benchmarks.records import is_current, load, made_by
 from bernflow.cli import Command

@@ -11,6 +11,7 @@ import bernflow as bf
 from benchmarks.families import fit_options
 from benchmarks.study.methods import METHODS
 from benchmarks.study.plan import Result, Task
+from benchmarks.study.weights import largest_share
 from benchmarks.targets import BENCHMARKS
 from bernflow import Posterior
 from bernflow.diagnostics import psis
@@ -103,19 +104,6 @@ def score(log_weights: np.ndarray, log_evidence: float | None, seed: int) -> Res
         "khat_variance": float(np.var(shapes, ddof=1)) if np.all(np.isfinite(shapes)) else float("nan"),
         "ess_fraction": float(np.mean(weights) ** 2 / np.mean(weights**2)),
     }
-
-
-def largest_share(log_weights: np.ndarray) -> float:
-    """Return the share of one draw in the spread of all log weights, which is that in a KL of a heavy-tailed fit.
-
-    A KL that rests on a single draw in thousands says little about the next thousands.
-
-    Example:
-        >>> round(largest_share(np.array([0.0, -0.1, 0.1, -9.8])), 2)
-        0.97
-    """
-    away = np.abs(log_weights - np.median(log_weights))
-    return float(np.max(away) / np.sum(away)) if np.all(np.isfinite(away)) and np.any(away) else float("nan")
 
 
 def khat(log_weights: np.ndarray) -> float:
