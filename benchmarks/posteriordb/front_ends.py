@@ -1,4 +1,4 @@
-"""The posteriors as bernflow takes them, by each front end; apart from the catalogue, which other libraries need too."""
+"""The posteriors as bernflow takes them, by front end; apart from the catalogue, which other libraries need too."""
 
 from collections.abc import Mapping
 from typing import Any
