@@ -20,7 +20,7 @@ INSTALLED_NOTEBOOKS := $(VENV)/.installed-notebooks
 # Mutants that `make mutation` tries.
 NUM ?= 50
 
-.PHONY: help demo test test-slow coverage mutation lint types docs notebooks benchmark-accuracy clean
+.PHONY: help demo test test-slow coverage mutation lint types docs notebooks results results-gpu results-check clean
 
 help:
 	@echo "make demo                fit eight schools, draw its posterior"
@@ -32,7 +32,9 @@ help:
 	@echo "make types               check the types"
 	@echo "make docs                build the documentation into site/"
 	@echo "make notebooks           write the tutorials as notebooks into notebooks/"
-	@echo "make benchmark-accuracy  measure the accuracy of every method on every posterior"
+	@echo "make results             make every kept result anew that is older than its code (days; it can be interrupted)"
+	@echo "make results-gpu         the same with the results that need a GPU"
+	@echo "make results-check       name the results that are older than the code behind them"
 	@echo "make clean               remove the environment and all caches"
 	@echo "Variables: PYTHON=$(PYTHON) VENV=$(VENV)"
 
@@ -66,8 +68,14 @@ docs: $(INSTALLED_DOCS)
 notebooks: $(INSTALLED_NOTEBOOKS)
 	$(BIN)/python docs/notebooks.py
 
-benchmark-accuracy: $(INSTALLED)
-	$(BIN)/bernflow benchmark accuracy
+results: $(INSTALLED_DEV)
+	$(BIN)/python -m benchmarks.results make
+
+results-gpu: $(INSTALLED_DEV)
+	$(BIN)/python -m benchmarks.results make --gpu
+
+results-check: $(INSTALLED_DEV)
+	$(BIN)/python -m benchmarks.results check
 
 clean:
 	rm -rf $(VENV) demo site notebooks dist build .pytest_cache .ruff_cache .mypy_cache .hypothesis .coverage htmlcov

@@ -1,16 +1,18 @@
 """Write kept results into the README: `python -m benchmarks.readme` rewrites the text between its markers.
 
-Every number comes from a file in results/. A result that is missing is shown as "not measured".
+Every figure comes from one record, results/accuracy/accuracy.json; what is not in it is shown as "not measured".
 """
 
-import csv
+import statistics
 from pathlib import Path
 
 from benchmarks.accuracy.cases import all_cases
-from benchmarks.accuracy.methods.ours import DEFAULTS
-from benchmarks.accuracy.page import short_status
+from benchmarks.accuracy.measure import OK
+from benchmarks.accuracy.methods.ours import DEFAULTS, FULL_RANK, PAPER, THOROUGH
+from benchmarks.accuracy.page import limits, short_status
 from benchmarks.accuracy.summary import best_method, goals, rows
 from benchmarks.study.records import load_records
+from benchmarks.study.stamp import sentence
 from benchmarks.study.writing import write_whole
 
 ROOT = Path(__file__).parents[1]
@@ -18,14 +20,16 @@ README = ROOT / "README.md"
 RESULTS = ROOT / "results" / "accuracy" / "accuracy.json"
 START, END = "<!-- accuracy:start -->", "<!-- accuracy:end -->"
 NOT_MEASURED = "not measured"
-PAPER = "bernstein-paper"
 COLUMNS = {
     DEFAULTS: "**bernflow**",
+    THOROUGH: "**bernflow**, `tolerance=0`",
     PAPER: "the paper's recipe",
-    "AutoIAFNormal": "NumPyro, IAF",
-    "AutoMultivariateNormal": "NumPyro, normal",
-    "pymc-fullrank": "PyMC, full-rank ADVI",
-    "blackjax-pathfinder": "Pathfinder",
+    "AutoIAFNormal": "IAF (NumPyro)",
+    "AutoBNAFNormal": "BNAF (NumPyro)",
+    "flowjax-spline": "spline flow (flowjax)",
+    FULL_RANK: "full-rank normal, our start",
+    "pymc-fullrank": "full-rank ADVI (PyMC)",
+    "pathfinder-psis": "Pathfinder, resampled",
     "nuts": "NUTS",
 }
 ROWS = {
@@ -39,35 +43,30 @@ ROWS = {
     "funnel-10": "Neal's funnel, 10 dimensions",
     "modes-8-10": "Eight modes, 10 dimensions",
 }
-# The experiments that repeat the paper run its recipe with many keys: folder, file, row and column.
-_MEDIAN = {"method": "BF-VI (paper's recipe)"}
-REPEATED = {
-    "bernoulli": ("bernoulli", "claims.csv", {"quantity": "KL at M = 50, median of 20 runs"}),
-    "cauchy": ("cauchy", "claims.csv", {"quantity": "KL at M = 50"}),
-    "toy-regression": ("toy-regression", "methods.csv", _MEDIAN),
-    "eight-schools-noncentered": ("eight-schools", "methods.csv", {**_MEDIAN, "form": "NCP"}),
-    "eight-schools-centered": ("eight-schools", "methods.csv", {**_MEDIAN, "form": "CP"}),
-    "diamonds": ("diamonds", "methods.csv", _MEDIAN),
-    "nn-regression": ("nn-regression", "methods.csv", _MEDIAN),
-}
-VALUES = {"KL, median": "", "paper's recipe, run here": "", "ELBO": "ELBO "}
+GRADIENTS = "gradients, median"
+# A KL of which one draw in tens of thousands makes a larger share is shown with its standard error.
+HEAVY = 0.1
 
 
-def table(records, results=ROOT / "results"):
-    """Return KL and seconds by target and method, the best KL in bold."""
-    cases = all_cases()
-    found = rows(records, cases, matched=False)
+def table(records):
+    """Return KL and seconds by target and method, the best KL in bold, and the gradients of each method."""
+    found = rows(records, all_cases(), matched=False)
     lines = ["| posterior | " + " | ".join(COLUMNS.values()) + " |", "|---|" + "---|" * len(COLUMNS)]
     for target, title in ROWS.items():
         row = found.get(target, {})
         shown = {method: row[method] for method in COLUMNS if method in row}
         best = best_method(shown)
         cells = [_cell(shown[method], method == best) if method in shown else NOT_MEASURED for method in COLUMNS]
-        place = list(COLUMNS).index(PAPER)
-        # The paper's recipe ends in several optima: the median over many runs says more than one run of this benchmark.
-        cells[place] = repeated(target, results) or cells[place]
         lines.append(f"| {title} | " + " | ".join(cells) + " |")
+    lines.append(f"| {GRADIENTS} | " + " | ".join(_gradients(found, method) for method in COLUMNS) + " |")
     return "\n".join(lines)
+
+
+def _gradients(found, method):
+    """Return the median number of gradients of a method over the targets of the table."""
+    taken = [found[t][method].figures["gradients"] for t in ROWS if method in found.get(t, {})]
+    known = [number for number in taken if number is not None]
+    return f"{statistics.median(known):.2g}" if known else NOT_MEASURED
 
 
 def _cell(row, best):
@@ -78,7 +77,12 @@ def _cell(row, best):
         error = row.figures["mean_error"]
         return f"no KL; {seconds}" if error is None else f"means within {error:.2f} sd; {seconds}"
     value = f"ELBO {row.figures['elbo']:.2f}" if row.kl is None else nats(row.kl)
-    return f"{f'**{value}**' if best else value}; {seconds}"
+    lost = [record["status"] for record in row.records if record["status"] != OK]
+    share = row.figures["largest_share"]
+    if share is not None and share > HEAVY:
+        seconds = f"± {row.figures['elbo_se']:.2g}, {share:.0%} of it one draw; {seconds}"
+    note = f" ({len(lost)} of {len(row.records)} runs: {short_status(lost[0])})" if lost else ""
+    return f"{f'**{value}**' if best else value}; {seconds}{note}"
 
 
 def nats(kl):
@@ -86,40 +90,10 @@ def nats(kl):
     return "< 0.0001" if kl < 1e-4 else f"{kl:.4f}" if kl < 1 else f"{kl:.1f}" if kl < 100 else f"{kl:.0f}"
 
 
-def repeated(target, results):
-    """Return the result of the experiment that repeats the paper, linked to its page, or None."""
-    if target not in REPEATED:
-        return None
-    folder, name, wanted = REPEATED[target]
-    path = results / folder / name
-    if not path.exists():
-        return None
-    with path.open(encoding="utf-8", newline="") as file:
-        found = [line for line in csv.DictReader(file) if all(line.get(k) == v for k, v in wanted.items())]
-    if len(found) != 1:
-        raise LookupError(f"{path} has {len(found)} rows with {wanted}: expected one. Say which here.")
-    column = next(column for column in VALUES if column in found[0])
-    value = float(found[0][column])
-    text = f"ELBO {value:.2f}" if column == "ELBO" else nats(value)
-    return f"[{text}](results/{folder}/README.md)"
-
-
 def summary(records):
-    """Return the number of keys and one sentence per goal over all targets."""
-    keys: dict[str, set[int]] = {}
-    for record in records:
-        if record["target"] in ROWS:
-            keys.setdefault(record["method"], set()).add(record["key"])
-    # The paper's recipe is left out: most of its numbers come from other pages.
-    counts = {method: len(keys[method]) for method in COLUMNS if method in keys and method != PAPER}
-    others = {method: count for method, count in counts.items() if method != DEFAULTS}
-    runs = f"Medians over up to {counts.get(DEFAULTS, 0)} keys for bernflow"
-    if others:
-        fewest, most = min(others.values()), max(others.values())
-        count = f"{fewest if fewest == most else f'{fewest} to {most}'} key{'' if most == 1 else 's'}"
-        runs += f" and {count} for the other methods"
-    runs += "; numbers with a link come from the linked page"
-    return "\n".join([f"{runs}. Over all measured targets:", "", *(f"- {s}" for s in goals(records, all_cases()))])
+    """Return the limits of the runs, what they were made by, and one sentence per goal, the test set first."""
+    told = f"Medians over the keys. {limits(records)} {sentence(records)}"
+    return "\n".join([told, "", *(f"- {line}" for line in goals(records, all_cases()))])
 
 
 def page(text, records):

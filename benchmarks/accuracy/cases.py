@@ -1,17 +1,20 @@
-"""The targets of the suite, in groups: the paper's posteriors, those of posteriordb, and stress targets."""
+"""The targets of the suite, in groups: a test set, and those of development, on which constants were chosen."""
 
 import importlib.util
+from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
+from benchmarks import heldout
 from benchmarks.posteriordb.catalogue import POSTERIORS, Entry
 from benchmarks.posteriordb.reference import find_folder, load_data
 from benchmarks.targets import BENCHMARKS, Benchmark
 from bernflow import ArgumentError
 
-PAPER, POSTERIORDB, STRESS = "paper", "posteriordb", "stress"
+HELD_OUT, PAPER, POSTERIORDB, STRESS = "held-out", "paper", "posteriordb", "stress"
 GROUPS = {
+    HELD_OUT: "Test set: posteriors drawn from a recipe",
     PAPER: "The paper's posteriors",
     POSTERIORDB: "Real posteriors of posteriordb",
     STRESS: "Stress targets",
@@ -40,10 +43,21 @@ def all_cases(folder: str | PathLike | None = None) -> dict[str, Case]:
         folder: the folder of posteriordb; nothing is read from it before a target's data are needed.
     """
     # The funnel is among the stress targets, in three sizes.
-    cases = {name: Case(benchmark, PAPER) for name, benchmark in BENCHMARKS.items() if name != "funnel"}
+    cases = {name: Case(benchmark, HELD_OUT) for name, benchmark in heldout.HELD_OUT.items()}
+    cases |= {name: Case(benchmark, PAPER) for name, benchmark in BENCHMARKS.items() if name != "funnel"}
     cases |= {name: Case(_benchmark(entry, folder), POSTERIORDB, entry) for name, entry in POSTERIORS.items()}
     cases |= {name: Case(benchmark, STRESS) for name, benchmark in _stress().items()}
     return cases
+
+
+def in_development(cases: Mapping[str, Case]) -> dict[str, Case]:
+    """Return the targets on which the constants of bernflow were chosen."""
+    return {name: case for name, case in cases.items() if case.group != HELD_OUT}
+
+
+def held_out(cases: Mapping[str, Case]) -> dict[str, Case]:
+    """Return the targets of the test set, which nothing was chosen on."""
+    return {name: case for name, case in cases.items() if case.group == HELD_OUT}
 
 
 def choose(cases: dict[str, Case], names: list[str]) -> dict[str, Case]:

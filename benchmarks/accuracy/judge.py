@@ -23,6 +23,7 @@ from scipy.cluster.vq import kmeans2, vq
 from scipy.special import logsumexp
 
 from benchmarks.accuracy.columns import Columns
+from benchmarks.study.weights import largest_share
 from bernflow.diagnostics import sliced_wasserstein
 from bernflow.diagnostics.agreement import compare
 
@@ -49,6 +50,7 @@ def score(log_weights: Float[np.ndarray, " num"], log_evidence: float | None = N
     return {
         "elbo": elbo,
         "elbo_se": elbo_se,
+        "largest_share": largest_share(log_weights),
         "kl": None if log_evidence is None else log_evidence - elbo,
         "khat": khat(log_weights),
         "ess_fraction": ess_fraction,

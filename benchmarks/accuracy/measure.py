@@ -13,7 +13,7 @@ from benchmarks.accuracy.columns import Columns, to_columns
 from benchmarks.accuracy.judge import errors, region_error, score
 from benchmarks.accuracy.methods import METHODS, Drawn, Fitted, RefusedError
 from benchmarks.study.plan import Result, Task
-from benchmarks.study.writing import version_of
+from benchmarks.study.stamp import stamp
 from bernflow import BernflowError
 
 # Draws for the evaluation must be none of those that the fit has seen: its keys are small integers.
@@ -73,7 +73,7 @@ def measure(
         data: folder of posteriordb.
     """
     record = {"target": target, "method": method, "key": key, "matched": matched, "settings": settings}
-    record |= {"num_draws": num_draws, "bernflow": version_of("bernflow")}
+    record |= {"num_draws": num_draws, **stamp()}
     case = all_cases(data)[target]
     missing = METHODS[method].missing()
     if missing is not None:

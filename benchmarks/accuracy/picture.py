@@ -15,8 +15,16 @@ HIGHEST = 1e4
 # One color per library (Okabe and Ito), one marker per method; ours are filled.
 LOOKS: dict[str, dict] = {
     "bernflow": {"color": "#0072B2", "marker": "o", "markersize": 7, "zorder": 5},
+    "bernflow-thorough": {"color": "#0072B2", "marker": "o", "markersize": 4.5, "markerfacecolor": "none"},
     "bernflow-choices": {"color": "#0072B2", "marker": "D", "markersize": 5.5, "zorder": 4},
     "bernstein-paper": {"color": "#D55E00", "marker": "s", "markerfacecolor": "none"},
+    "bernstein-paper-text": {"color": "#8C564B", "marker": "s", "markerfacecolor": "none"},
+    "start": {"color": "#56B4E9", "marker": "1", "markersize": 7},
+    "start-fullrank": {"color": "#56B4E9", "marker": "2", "markersize": 7},
+    "start-IAF": {"color": "#56B4E9", "marker": "x"},
+    "start-BNAF": {"color": "#56B4E9", "marker": "+", "markersize": 7},
+    "start-spline": {"color": "#56B4E9", "marker": "P", "markerfacecolor": "none"},
+    "AutoLaplaceApproximation": {"color": "#009E73", "marker": "1", "markersize": 7},
     "AutoDiagonalNormal": {"color": "#009E73", "marker": "v", "markerfacecolor": "none"},
     "AutoMultivariateNormal": {"color": "#009E73", "marker": "^", "markerfacecolor": "none"},
     "AutoIAFNormal": {"color": "#009E73", "marker": "x"},

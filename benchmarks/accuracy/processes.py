@@ -33,7 +33,8 @@ def run_apart(
 ) -> Iterator[tuple[Task, Result]]:
     """Run tasks, each in a fresh process, and yield them with their results as they end.
 
-    A task that fails, dies or exceeds the time has the result {"status": reason}.
+    A task that fails, dies or exceeds the time has the result {"status": reason}. Every result says how many seconds it
+    took, from the start of the process.
 
     Args:
         tasks: what to do.
@@ -55,7 +56,8 @@ def run_apart(
             multiprocessing.connection.wait([r.results for r in running], timeout=max(0.0, left))
             for one in [r for r in running if r.results.poll() or time.monotonic() >= r.deadline]:
                 running.remove(one)
-                yield one.task, _result(one, seconds)
+                took = round(time.monotonic() - one.deadline + seconds, 1)
+                yield one.task, {**_result(one, seconds), "took": took}
     finally:
         for one in running:
             _end(one)

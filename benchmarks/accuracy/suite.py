@@ -10,17 +10,23 @@ from benchmarks.accuracy import reference
 from benchmarks.accuracy.cases import Case, all_cases, choose, without_missing
 from benchmarks.accuracy.measure import OK, fit_task, reference_task
 from benchmarks.accuracy.methods import METHODS, Method
-from benchmarks.accuracy.methods.ours import DEFAULTS
+from benchmarks.accuracy.methods.ours import THOROUGH
 from benchmarks.accuracy.processes import OUT_OF_TIME, run_apart
+from benchmarks.study.digest import code_digest
 from benchmarks.study.plan import Result, Task
 from benchmarks.study.records import Record, load_records, save_records
+from benchmarks.study.stamp import stamp
 from bernflow import ArgumentError, FileFormatError
 
 FILE = "accuracy.json"
 NOTES = (
     "One record per fit. matched: whether the method was given as many gradient evaluations as bernflow took (median "
-    "over the keys).",
+    "over the keys). Each is stamped with date, commit, machine, versions, and a digest of the code behind it.",
 )
+# The most seconds that one measurement may take, from the start of its process to its last figure, ours and others'.
+TIME_LIMIT = 900.0
+# What the figures of every method depend on, beside the method itself.
+COMMON = ("benchmarks.accuracy.cases", "benchmarks.accuracy.judge", "benchmarks.accuracy.reference")
 # References are worth more time than fits: they are made once.
 REFERENCE_TIME = 3.0
 
@@ -47,7 +53,7 @@ class Tier:
 
 
 TIERS = {
-    "full": Tier(3, ("paper", "posteriordb", "stress"), tuple(METHODS), 50_000, reference.LONG),
+    "full": Tier(3, ("held-out", "paper", "posteriordb", "stress"), tuple(METHODS), 50_000, reference.LONG),
     "quick": Tier(
         1,
         (
@@ -58,7 +64,7 @@ TIERS = {
             "kidiq-kidscore_interaction",
             "modes-2-2",
         ),
-        tuple(name for name in METHODS if name not in ("AutoBNAFNormal", "nuts")),
+        tuple(name for name in METHODS if name not in ("AutoBNAFNormal", "start-BNAF", "nuts")),
         20_000,
         None,
     ),
@@ -77,7 +83,7 @@ class Options:
     jobs: int = 1
     fresh: bool = False
     data: Path | None = None
-    time_limit: float = 1200.0
+    time_limit: float = TIME_LIMIT
 
 
 class Suite:
@@ -163,26 +169,32 @@ class Suite:
         kept = self.records.get(identity(task.arguments))
         if kept is None or any(kept.get(name) != task.arguments[name] for name in ("settings", "num_draws")):
             return False
+        if kept.get("code") != code_of(task.arguments["method"]):
+            return False
         status = kept["status"]
+        # One limit for all: what took longer, or was stopped by another one, does not count.
         if status.startswith(OUT_OF_TIME):
-            return kept["time_limit"] >= self._options.time_limit
+            return kept["time_limit"] == self._options.time_limit
+        if kept["time_limit"] != self._options.time_limit:
+            return False
         # What was not installed may be by now.
         missing = METHODS[kept["method"]].missing()
         return not status.startswith("failed") and (missing is not None or "is not installed" not in status)
 
     def _budget(self, case: Case) -> int | None:
-        """Return the number of gradient evaluations that our defaults took on a target, median over the keys."""
+        """Return the number of gradient evaluations that our thorough fits took on a target, median over the keys."""
         taken = [
             record["gradients"]
             for record in self.records.values()
-            if (record["target"], record["method"], record["status"]) == (case.benchmark.name, DEFAULTS, OK)
+            if (record["target"], record["method"], record["status"]) == (case.benchmark.name, THOROUGH, OK)
         ]
         return int(statistics.median(taken)) if taken else None
 
     def _measure(self, tasks: list[Task]) -> None:
         for count, (task, result) in enumerate(self._run(tasks, 1.0), start=1):
             known = {name: value for name, value in task.arguments.items() if name not in ("out", "data")}
-            record = {**known, "time_limit": self._options.time_limit, **result}
+            made = {**stamp(device=False), "code": code_of(known["method"])}
+            record = {**known, "time_limit": self._options.time_limit, **made, **result}
             self.records[identity(record)] = record
             save_records(self._path, self.sorted_records(), NOTES)
             self._say(f"[{count}/{len(tasks)}] {describe(record)}")
@@ -197,6 +209,11 @@ class Suite:
         return sorted(
             known, key=lambda r: (names.index(r["target"]), r["matched"], methods.index(r["method"]), r["key"])
         )
+
+
+def code_of(method: str) -> str:
+    """Return the digest of the code behind the measurements of a method: its own, the targets, and the judge."""
+    return code_digest(*COMMON, METHODS[method].module)
 
 
 def identity(record: Any) -> tuple:

@@ -7,15 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.accuracy.cases import POSTERIORDB, Case
+from benchmarks.accuracy.cases import POSTERIORDB, Case, held_out, in_development
 from benchmarks.accuracy.measure import OK
-from benchmarks.accuracy.methods.ours import CHOICES, DEFAULTS
+from benchmarks.accuracy.methods import METHODS
+from benchmarks.accuracy.methods.ours import CHOICES, DEFAULTS, FULL_RANK, OURS, THOROUGH
 from benchmarks.accuracy.processes import OUT_OF_TIME
 from benchmarks.study.records import Record
 
 FIGURES = (
     "elbo",
     "elbo_se",
+    "largest_share",
     "khat",
     "ess_fraction",
     "mean_error",
@@ -28,18 +30,17 @@ FIGURES = (
     "seconds",
     "gradients",
 )
-FULL_RANK = ("AutoMultivariateNormal", "pymc-fullrank")
+FULL_RANK_NORMALS = ("AutoMultivariateNormal", "pymc-fullrank", FULL_RANK)
+# What tells the start from the flow, in the order of the sentence.
+FROM_START = ("start", FULL_RANK, "start-IAF", "start-BNAF", "start-spline", DEFAULTS, THOROUGH)
 # A target of which every method's weights have a longer tail has no estimate of its evidence.
 MAX_KHAT = 0.7
 NUM_ERRORS = 2.0
 GOAL_ESS = 0.98
-LABELS = {DEFAULTS: "bernflow with its defaults", CHOICES: "bernflow with options tuned where applicable"}
-# How sentences about verdicts call a method. Chains have no verdict: R-hat and the ESS take its place.
-JUDGED = {
-    CHOICES: LABELS[CHOICES],
-    "bernstein-paper": "the paper's recipe",
-    "blackjax-pathfinder": "Pathfinder",
-    "nuts": "NUTS (R-hat and ESS of its chains)",
+LABELS = {
+    DEFAULTS: "bernflow with its defaults",
+    THOROUGH: "bernflow with tolerance=0",
+    CHOICES: "bernflow with options tuned where applicable",
 }
 
 
@@ -91,7 +92,7 @@ def rows(records: Sequence[Record], cases: Mapping[str, Case], matched: bool) ->
         here = [r for r in records if r["target"] == target]
         known = cases[target].benchmark.log_evidence
         evidence = known if known is not None else estimated_evidence(here)
-        shown = [r for r in here if r["matched"] == matched or (matched and r["method"] in (DEFAULTS, CHOICES))]
+        shown = [r for r in here if r["matched"] == matched or (matched and r["method"] in OURS)]
         by_method = {m: [r for r in shown if r["method"] == m] for m in dict.fromkeys(r["method"] for r in shown)}
         found[target] = {method: _row(runs, evidence) for method, runs in by_method.items()}
     return found
@@ -153,40 +154,64 @@ def as_good(row: Mapping[str, Row], method: str, other: str) -> bool:
 def goals(records: Sequence[Record], cases: Mapping[str, Case]) -> list[str]:
     """Return the summary, one sentence per goal."""
     lines = []
-    for matched, words in (
-        (False, "With the defaults of the other methods"),
-        (True, "With equal numbers of gradients"),
-    ):
+    for name, split in (("Test set", held_out(cases)), ("Targets of development", in_development(cases))):
+        here = [r for r in records if r["target"] in split]
+        if not here:
+            lines.append(f"{name}: not measured.")
+            continue
+        found = _best(here, split) + _full_rank(rows(here, split, matched=False)) + _start_or_flow(here, split)
+        lines += [f"{name}: {line}" for line in [*found, *_without_result(here)]]
+    return [*lines, *_real(records, cases), *_verdicts(records)]
+
+
+def _best(records: Sequence[Record], cases: Mapping[str, Case]) -> list[str]:
+    """Count the targets on which ours are not beaten; a fit of ours without a result is one that is."""
+    lines = []
+    ways = {False: "with the defaults of the other methods", True: "with equal numbers of gradients"}
+    for matched, words in ways.items():
         table = rows(records, cases, matched)
         for method, label in LABELS.items():
-            rivals = {t: best_method(r, set(r) - {DEFAULTS, CHOICES}) for t, r in table.items()}
-            judged = {t: r for t, r in table.items() if rivals[t] and method in r and r[method].status is None}
+            rivals = {t: best_method(r, set(r) - set(OURS)) for t, r in table.items()}
+            judged = {t: r for t, r in table.items() if rivals[t] and method in r}
             if judged:
                 behind = [t for t, r in judged.items() if not as_good(r, method, str(rivals[t]))]
                 lines.append(
                     f"{words}, {label} has the best KL, or one within {NUM_ERRORS:g} standard errors of it, on "
                     f"{len(judged) - len(behind)} of {len(judged)} targets{_named(behind)}."
                 )
-    lines += _full_rank(rows(records, cases, matched=False))
-    return [*lines, *_without_result(records), *_real(records, cases), *_verdicts(records)]
+    return lines
+
+
+def _start_or_flow(records: Sequence[Record], cases: Mapping[str, Case]) -> list[str]:
+    """Say how much of the KL is owed to bernflow's start, and how much to its flow."""
+    table = rows(records, cases, matched=False)
+    methods = [m for m in FROM_START if any(m in r for r in table.values())]
+    known = [r for r in table.values() if all(m in r and r[m].kl is not None for m in methods)]
+    if len(methods) < 3 or not known:
+        return []
+    medians = [(m, statistics.median(max(float(r[m].kl or 0.0), 0.0) for r in known)) for m in methods]
+    listed = ", ".join(f"{METHODS[m].label} {kl:.2g}" for m, kl in medians)
+    return [f"start or flow, median KL over the {len(known)} targets where all of these have one: {listed}."]
 
 
 def _without_result(records: Sequence[Record]) -> list[str]:
     """Count the runs of other methods that cannot be compared."""
-    others = [r for r in records if r["method"] not in (DEFAULTS, CHOICES)]
-    why = Counter(
+    others = [r for r in records if r["method"] not in OURS]
+    why: Counter[str] = Counter(
         "exceeded the time limit" if r["status"].startswith(OUT_OF_TIME) else r["status"].split(":")[0]
         for r in others
         if r["status"] != OK
     )
-    if not why:
+    if not why and all(r["status"] == OK for r in records):
         return []
     counts = ", ".join(f"{reason} {num}" for reason, num in why.most_common())
-    return [f"Not compared: {sum(why.values())} of {len(others)} runs of other methods gave no result ({counts})."]
+    own = [r for r in records if r["method"] in OURS and r["status"] != OK]
+    ours = f"; of bernflow {len(own)}{_named(dict.fromkeys(r['target'] for r in own))}"
+    return [f"{sum(why.values())} of {len(others)} runs of other methods gave no result ({counts}){ours}."]
 
 
 def _full_rank(table: Mapping[str, Mapping[str, Row]]) -> list[str]:
-    pairs = [(t, r, m) for t, r in table.items() for m in FULL_RANK if DEFAULTS in r and m in r]
+    pairs = [(t, r, m) for t, r in table.items() for m in FULL_RANK_NORMALS if DEFAULTS in r and m in r]
     pairs = [(t, r, m) for t, r, m in pairs if r[m].figures["elbo"] is not None]
     worse = dict.fromkeys(t for t, r, m in pairs if not as_good(r, DEFAULTS, m))
     num = len(dict.fromkeys(t for t, _, _ in pairs))

@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.accuracy import page
 from benchmarks.accuracy.cases import GROUPS, all_cases
 from benchmarks.accuracy.methods import METHODS
-from benchmarks.accuracy.suite import TIERS, Options, Suite
+from benchmarks.accuracy.suite import TIERS, TIME_LIMIT, Options, Suite
 from benchmarks.adversarial import arguments as adversarial
 from benchmarks.exactness import suite as exactness
 from benchmarks.models import page as models_page
@@ -54,7 +54,11 @@ def add_accuracy_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keys", type=int, metavar="N", help="number of random keys (default: 3, quick: 1)")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="number of fits at once (default: 1)")
     parser.add_argument(
-        "--time-limit", type=float, default=1200.0, metavar="SECONDS", help="most that one fit may take (default: 1200)"
+        "--time-limit",
+        type=float,
+        default=TIME_LIMIT,
+        metavar="SECONDS",
+        help=f"most that one measurement may take, the same for all methods (default: {TIME_LIMIT:g})",
     )
     parser.add_argument(
         "--out",

@@ -4,10 +4,10 @@ import argparse
 import os
 from pathlib import Path
 
+from benchmarks import results
 from benchmarks.catalogue import EXPERIMENTS
 from benchmarks.melanoma.plan import DTYPE_VARIABLE, FULL_VARIABLE, MODELS_VARIABLE
 from benchmarks.melanoma.runs import DATA_VARIABLE
-from benchmarks.study.index import write_index
 from benchmarks.study.runner import run_experiments
 from bernflow import ArgumentError, BernflowError
 from bernflow.cli import Command
@@ -48,9 +48,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Run the experiments; one that fails does not stop the others."""
     if options.list:
-        width = max(map(len, EXPERIMENTS))
+        width, durations = max(map(len, EXPERIMENTS)), results.durations()
         for experiment in EXPERIMENTS.values():
-            print(f"{experiment.name:<{width}}  {experiment.summary}")
+            gpu = ", needs a GPU" if experiment.name in results.ON_GPU else ""
+            print(f"{experiment.name:<{width}}  {experiment.summary} ({durations[experiment.name]}{gpu})")
         return
     chosen = _chosen(options.names)
     if options.jobs < 1:
@@ -74,7 +75,7 @@ def run(options: argparse.Namespace) -> None:
         else:
             failed.append(outcome)
             print(f"{outcome.experiment.name}: {outcome.error}", flush=True)
-    write_index(out, EXPERIMENTS.values())
+    results.index(out)
     if failed:
         names = ", ".join(outcome.experiment.name for outcome in failed)
         raise BernflowError(f"not finished: {names}. Finished parts are kept; the same command continues from there.")

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import sys
+import time
 import warnings
 from pathlib import Path
 
@@ -120,10 +121,11 @@ def run_suite(options: argparse.Namespace) -> None:
     records = {identity(r): r for r in kept.load(path)}
     plan = [(name, key) for name in options.models for key in range(options.keys)]
     for count, (name, key) in enumerate(plan, start=1):
-        if (name, key, options.steps) in records and not options.fresh:
+        if kept.is_current(records.get((name, key, options.steps)), __name__) and not options.fresh:
             continue
         print(f"[{count}/{len(plan)}] {name}, key {key} ...", file=sys.stderr, flush=True)
-        record = run(name, key, options.steps)
+        began = time.perf_counter()
+        record = {**run(name, key, options.steps), **kept.made_by(__name__, began)}
         records[identity(record)] = record
         kept.save(path, list(records.values()), NOTES, markdown(list(records.values())))
     print(markdown(list(records.values())))

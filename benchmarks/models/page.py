@@ -9,6 +9,7 @@ from benchmarks.models.methods import EXACT, GAUSSIAN, METHODS, NUTS, OURS
 from benchmarks.models.references import Reference, load
 from benchmarks.models.suite import FILE
 from benchmarks.study.records import Record
+from benchmarks.study.stamp import sentence
 from benchmarks.study.tables import Table, number
 from benchmarks.study.writing import write_whole
 
@@ -59,8 +60,7 @@ def markdown(records: Sequence[Record], references: Mapping[str, Reference], com
         parts += ["## Not measured", "\n".join(failures)]
     if references:
         parts += ["## References", REFERENCES, _references(references).to_markdown()]
-    stamps = sorted({f"{r['date']} ({r['commit'] or 'unknown commit'})" for r in good})
-    made = f"Made by `{command}`." + (f" Measured on {', '.join(stamps)}." if stamps else "")
+    made = f"Made by `{command}`. {sentence(good)}"
     return "\n\n".join(part.rstrip("\n") for part in [*parts, made]) + "\n"
 
 

@@ -78,7 +78,7 @@ class Suite:
         for count, (task, result) in enumerate(self._runner(tasks, 1, self._options.time_limit), start=1):
             moments = result.pop("moments", None)
             known = {name: value for name, value in task.arguments.items() if name != "data"}
-            record = {**known, "time_limit": self._options.time_limit, **result}
+            record = {**known, "time_limit": self._options.time_limit, "code": task.code, **result}
             if moments is not None:
                 _keep(moments, self._moments_path(record))
             self.records[identity(record)] = record
@@ -110,7 +110,7 @@ class Suite:
 
     def _is_kept(self, task: Task) -> bool:
         kept = self.records.get(identity(task.arguments))
-        if kept is None or kept["settings"] != task.arguments["settings"]:
+        if kept is None or kept["settings"] != task.arguments["settings"] or kept.get("code") != task.code:
             return False
         if kept["status"].startswith(OUT_OF_TIME):
             return kept["time_limit"] >= self._options.time_limit

@@ -2,12 +2,13 @@
 
 import argparse
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 from benchmarks.nuts import table
 from benchmarks.nuts.methods import CHAINS, METHODS, PLAIN_WARMUP, TRUTHS, run
-from benchmarks.records import load
+from benchmarks.records import is_current, load, made_by
 from bernflow.cli import Command
 
 RESULTS = Path(__file__).parent / "results"
@@ -57,10 +58,11 @@ def run_suite(options: argparse.Namespace) -> None:
     plan = [(t, m, k) for t in options.targets for k in range(options.keys) for m in options.methods]
     fits: dict[Any, Any] = {}
     for count, (target, method, key) in enumerate(plan, start=1):
-        if (target, method, key, options.num) in records and not options.fresh:
+        if is_current(records.get((target, method, key, options.num)), __name__) and not options.fresh:
             continue
         print(f"[{count}/{len(plan)}] {target}, {method}, key {key} ...", file=sys.stderr, flush=True)
-        record = run(target, method, key, options.num, fits)
+        began = time.perf_counter()
+        record = {**run(target, method, key, options.num, fits), **made_by(__name__, began)}
         records[identity(record)] = record
         table.save(path, list(records.values()), NOTES)
     print(table.markdown(list(records.values()), NOTES))

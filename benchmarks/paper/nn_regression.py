@@ -131,6 +131,7 @@ def present(scale: str, results: Results) -> Page:
             f"differ by {gain:+.2f} nats, and the distances of their bands from NUTS are "
             f"{np.median(distances['bernflow']):.3f} and {np.median(distances['mixture']):.3f}. MF-Gaussian-VI is at "
             f"{gaussian:.3f}; two MCMC runs, ours and the paper's, differ by {nuts_to_paper:.3f}.",
+            _claim(recipe, gaussian),
             Listing(
                 "methods",
                 Table(columns, rows),
@@ -148,6 +149,15 @@ def present(scale: str, results: Results) -> Page:
             "bands_nuts": nuts,
             "nuts": {name: reference[name] for name in ("rhat", "ess", "num_divergent", "num_draws")},
         },
+    )
+
+
+def _claim(recipe: float, gaussian: float) -> str:
+    """Say whether the paper's claim on this experiment holds for its own recipe."""
+    found = "is reproduced" if recipe < gaussian else "is not reproduced"
+    return (
+        "The paper claims a slight improvement of BF-VI over MF-Gaussian-VI, by the look of a figure. With its recipe "
+        f"as run here the claim {found}: the distances to NUTS are {recipe:.3f} and {gaussian:.3f}."
     )
 
 

@@ -93,28 +93,6 @@ def column(name: str, index: tuple[int, ...]) -> str:
     return f"{name}[{','.join(str(i + 1) for i in index)}]" if index else name
 
 
-def build(entry: Entry, front_end: str, data: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...]]:
-    """Return the model of a front end and its arguments, as `bf.fit(model, *args)` takes them.
-
-    Args:
-        entry: the posterior.
-        front_end: "numpyro", "stan" or "pymc".
-        data: the dictionary of the data.
-    """
-    import bernflow as bf
-
-    if front_end not in FRONT_ENDS:
-        raise ArgumentError(f"front_end={front_end!r} is unknown: expected one of {', '.join(FRONT_ENDS)}.")
-    if front_end == "numpyro":
-        return entry.numpyro, (data,)
-    if front_end == "stan":
-        return bf.from_stan(entry.stan_code(), data=dict(data)), ()
-    if entry.pymc is None:
-        with_port = ", ".join(e.name for e in POSTERIORS.values() if e.pymc is not None)
-        raise ArgumentError(f"{entry.name} has no PyMC model: expected one of {with_port}.")
-    return bf.from_pymc(entry.pymc(data)), ()
-
-
 def _standardize(draws: Draws) -> dict[str, np.ndarray]:
     """Compute theta_trans from the effects theta of eight schools."""
     mu, tau = draws["mu"], draws["tau"]

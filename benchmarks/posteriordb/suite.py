@@ -12,9 +12,10 @@ import jax
 
 import bernflow as bf
 from benchmarks.posteriordb import table
-from benchmarks.posteriordb.catalogue import FRONT_ENDS, POSTERIORS, build
+from benchmarks.posteriordb.catalogue import FRONT_ENDS, POSTERIORS
+from benchmarks.posteriordb.front_ends import build
 from benchmarks.posteriordb.reference import find_folder, load_data, load_draws
-from benchmarks.records import load
+from benchmarks.records import is_current, load, made_by
 from bernflow.cli import Command
 from bernflow.diagnostics.agreement import NUM_ERRORS, compare
 
@@ -41,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--key", type=int, default=0, metavar="N", help="random key of the fit (default: 0)")
     parser.add_argument("--data", type=Path, metavar="DIR", help="folder of posteriordb: its data and draws")
+    parser.add_argument("--fresh", action="store_true", help="repeat what an earlier run has finished")
     parser.add_argument("--out", type=Path, default=RESULTS, metavar="DIR", help="folder (default: beside this suite)")
 
 
@@ -86,8 +88,12 @@ def run_suite(options: argparse.Namespace) -> None:
     records = {table.identity(r): r for r in load(path)}
     names = options.names or [e.name for e in POSTERIORS.values() if options.front in e.front_ends]
     for count, name in enumerate(names, start=1):
+        kept = records.get((options.front, name, options.key))
+        if is_current(kept, __name__) and not options.fresh:
+            continue
         progress(f"[{count}/{len(names)}] {name}, {options.front} ...")
-        record = run(POSTERIORS[name], options.front, options.key, options.data)
+        began = time.perf_counter()
+        record = {**run(POSTERIORS[name], options.front, options.key, options.data), **made_by(__name__, began)}
         progress(f"    {table.line(record)}")
         records[table.identity(record)] = record
         table.save(path, list(records.values()), NOTES)

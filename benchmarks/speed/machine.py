@@ -19,8 +19,8 @@ def describe() -> Result:
     devices = jax.devices()
     return {
         "status": "ok",
-        "processor": _field(CPU_FILE, "model name") or platform.processor() or platform.machine(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "processor": processor(),
+        "cores": num_cores(),
         "memory_gb": _memory(),
         "system": platform.platform(),
         "python": platform.python_version(),
@@ -29,6 +29,16 @@ def describe() -> Result:
         "load": load(),
         "packages": {name: version for name in PACKAGES if (version := _version(name)) is not None},
     }
+
+
+def processor() -> str:
+    """Return the name of the processor."""
+    return _field(CPU_FILE, "model name") or platform.processor() or platform.machine()
+
+
+def num_cores() -> int | None:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def load() -> float | None:

@@ -10,6 +10,7 @@ from benchmarks.speed.picture import draw
 from benchmarks.speed.suite import FILE, MACHINE
 from benchmarks.study.figures import write_figure
 from benchmarks.study.records import Record
+from benchmarks.study.stamp import sentence as origin
 from benchmarks.study.writing import write_whole
 from bernflow.plots.style import house_style
 
@@ -35,6 +36,7 @@ def write(out: Path, records: Sequence[Record], command: str) -> Path:
 
 def markdown(records: Sequence[Record], command: str, with_picture: bool) -> str:
     """Return the page as Markdown."""
+    measured = [r for r in records if r["part"] != MACHINE]
     parts = ["# Speed", *(_machine(r) for r in records if r["part"] == MACHINE), EXPLANATION]
     if with_picture:
         parts.append(f"![Speed by part]({PICTURE}.png)")
@@ -50,7 +52,7 @@ def markdown(records: Sequence[Record], command: str, with_picture: bool) -> str
         failures = dict.fromkeys((r["case"], r["subject"], r["status"]) for r in mine if r["status"] != OK)
         if failures:
             parts.append("\n".join(f"- {case}, {subject}: {status}" for case, subject, status in failures))
-    return "\n\n".join(part.rstrip("\n") for part in parts) + f"\n\nMade by `{command}`.\n"
+    return "\n\n".join(part.rstrip("\n") for part in parts) + f"\n\nMade by `{command}`. {origin(measured)}\n"
 
 
 def _machine(record: Record) -> str:

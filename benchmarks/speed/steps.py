@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from benchmarks.families import TEXT
 from benchmarks.speed import tensorflow_flow
 from benchmarks.speed.clock import median_of, ratios, spread, time_calls
 from benchmarks.speed.part import Case, Part, Scale, Section
@@ -27,7 +28,7 @@ LABELS = {
 
 def cases(scale: Scale) -> list[Case]:
     """Return one case: ours and TensorFlow Probability's."""
-    paper = {"family": "bernstein-paper", "order": ORDER, "num_particles": NUM_PARTICLES}
+    paper = {"family": TEXT, "order": ORDER, "num_particles": NUM_PARTICLES}
     common = {"seconds": scale.seconds, "chunk": scale.pick(tiny=5, quick=250, normal=250)}
     subjects = {
         PAPER: {**paper, **common},

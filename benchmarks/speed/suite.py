@@ -17,6 +17,7 @@ from benchmarks.speed.measure import machine_task, measure_task
 from benchmarks.speed.part import OK, SCALES, Part
 from benchmarks.study.plan import Result, Task
 from benchmarks.study.records import Record, load_records, save_records
+from benchmarks.study.stamp import stamp
 from bernflow import ArgumentError, BernflowError, FileFormatError
 
 FILE = "speed.json"
@@ -90,7 +91,13 @@ class Suite:
                 self.records.pop(identity(task.arguments), None)
             for task, result in self._runner(group.tasks, 1, self._options.time_limit):
                 count += 1
-                record = {**task.arguments, "run": self._run, "time_limit": self._options.time_limit, **result}
+                known = {
+                    "run": self._run,
+                    "time_limit": self._options.time_limit,
+                    **stamp(device=False),
+                    "code": task.code,
+                }
+                record = {**task.arguments, **known, **result}
                 self.records[identity(record)] = record
                 self._save()
                 self._say(f"[{count}/{total}] {describe(record)}")
@@ -140,7 +147,7 @@ class Suite:
         return all(self._counts(group.part, r, task) for r, task in zip(kept, group.tasks, strict=True))
 
     def _counts(self, part: Part, record: Record, task: Task) -> bool:
-        if record["settings"] != task.arguments["settings"]:
+        if record["settings"] != task.arguments["settings"] or record.get("code") != task.code:
             return False
         if record["status"].startswith(OUT_OF_TIME):
             return record["time_limit"] >= self._options.time_limit

@@ -1,6 +1,7 @@
 """The paper's flow in TensorFlow Probability: its masked network, Bernstein polynomials and RMSprop.
 
-The flow, the target and the optimizer are those of the family `bernstein-paper`: with the same weights both give the
+The flow, the target and the optimizer are those of the family of the paper's text, in which the network has
+activations and the inner affine map is trained: with the same weights both give the
 same density (`tests/benchmarks/speed/test_tensorflow_flow.py`). TensorFlow is imported here alone.
 """
 
@@ -11,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks import data
-from bernflow.flows.bernstein import MIN_INCREMENT, inverse_increments, log_binomials
+from bernflow.flows.bernstein import MIN_INCREMENT, log_binomials
 from bernflow.flows.conditioner import hidden_degrees
-from bernflow.flows.paper import HIDDEN_WIDTH, START_RANGE
+from bernflow.flows.paper import HIDDEN_WIDTH, published_start
 
 NEEDS = ("tensorflow", "tensorflow_probability", "tf_keras")
 # The constants of the paper's optimizer.
@@ -56,9 +57,8 @@ class TensorflowFlow:
             params=order + 1, event_shape=[dim], hidden_units=[width, width], activation="tanh"
         )
         self.network.build((None, dim))
-        line = inverse_increments(np.full(order, 2.0 * START_RANGE / order))
-        start = np.tile(np.concatenate([[-START_RANGE], line]), dim)
-        self.network.trainable_variables[-1].assign(start.astype(np.float32))
+        start = published_start(dim, order)
+        self.network.trainable_variables[-1].assign(np.ravel(start).astype(np.float32))
         self._beta_densities = None
         if beta_densities:
             degrees = [np.arange(degree + 1, dtype=np.float32) for degree in (order, order - 1)]

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 import bernflow as bf
+from benchmarks.records import made_by
 from benchmarks.study.writing import ensure_writable
 from benchmarks.targets import BENCHMARKS
 from bernflow.cli import Command
@@ -81,11 +82,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_suite(options: argparse.Namespace) -> None:
     """Time the models one after the other, print the figures."""
-    path = ensure_writable(options.out) / "stan.json"
-    records = {"cores": len(os.sched_getaffinity(0)), "steps": options.steps}
+    path, began = ensure_writable(options.out) / "stan.json", time.perf_counter()
+    records: dict[str, Any] = {"cores": len(os.sched_getaffinity(0)), "steps": options.steps}
     for name in options.models:
         records[name] = compare(name, options)
-        path.write_text(json.dumps(records, indent=1) + "\n")
+        path.write_text(json.dumps({**records, **made_by(__name__, began)}, indent=1) + "\n")
     json.dump(records, sys.stdout, indent=1)
 
 

@@ -3,6 +3,7 @@
 import argparse
 import statistics
 import sys
+import time
 import warnings
 from pathlib import Path
 from unittest import mock
@@ -184,10 +185,11 @@ def run_suite(options: argparse.Namespace) -> None:
     records = {(r["target"], r["key"]): r for r in kept.load(path)}
     plan = [(target, key) for target in options.targets for key in range(options.keys)]
     for count, (target, key) in enumerate(plan, start=1):
-        if (target, key) in records and not options.fresh:
+        if kept.is_current(records.get((target, key)), __name__) and not options.fresh:
             continue
         print(f"[{count}/{len(plan)}] {target}, key {key} ...", file=sys.stderr, flush=True)
-        records[target, key] = run(target, key)
+        began = time.perf_counter()
+        records[target, key] = {**run(target, key), **kept.made_by(__name__, began)}
         kept.save(path, list(records.values()), NOTES, markdown(list(records.values())))
     print(markdown(list(records.values())))
 

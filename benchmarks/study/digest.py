@@ -48,7 +48,7 @@ def _digest_of(modules: tuple[str, ...]) -> str:
     names = sorted(closure(modules))
     words: set[str] = set()
     for name in names:
-        content, strings = _essence(_path_of(name))  # type: ignore[arg-type]
+        content, strings = _essence(path_of(name))  # type: ignore[arg-type]
         words |= strings
         total.update(f"{name}\n{content}\n".encode())
     for path in sorted(DATA.iterdir()):
@@ -64,7 +64,7 @@ def closure(modules: Iterable[str]) -> set[str]:
         name = waiting.pop()
         if name in found or any(name == shown or name.startswith(f"{shown}.") for shown in SHOWN_BY):
             continue
-        path = _path_of(name)
+        path = path_of(name)
         if path is None:
             raise ModuleNotFoundError(f"There is no module {name} of ours: expected one below {', '.join(ROOTS)}.")
         found.add(name)
@@ -78,7 +78,8 @@ def forget() -> None:
         cached.cache_clear()
 
 
-def _path_of(module: str) -> Path | None:
+def path_of(module: str) -> Path | None:
+    """Return the file of a module of ours; None for one that is not."""
     root, *parts = module.split(".")
     if root not in ROOTS:
         return None
@@ -92,7 +93,7 @@ def _needed(path: Path) -> tuple[str, ...]:
     needed: dict[str, None] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            needed |= {alias.name: None for alias in node.names if _path_of(alias.name) is not None}
+            needed |= {alias.name: None for alias in node.names if path_of(alias.name) is not None}
         elif isinstance(node, ast.ImportFrom) and node.module is not None and node.level == 0:
             needed |= {name: None for alias in node.names for name in _defined_in(node.module, alias.name)}
     return tuple(needed)
@@ -100,10 +101,10 @@ def _needed(path: Path) -> tuple[str, ...]:
 
 def _defined_in(module: str, name: str) -> Iterator[str]:
     """Yield the module that defines what `from module import name` brings: packages pass on names of their parts."""
-    if _path_of(f"{module}.{name}") is not None:
+    if path_of(f"{module}.{name}") is not None:
         yield f"{module}.{name}"
         return
-    path = _path_of(module)
+    path = path_of(module)
     if path is None:
         return
     passed = _passed_on(path) if path.name == "__init__.py" else {}
@@ -117,7 +118,7 @@ def _defined_in(module: str, name: str) -> Iterator[str]:
 def _passed_on(path: Path) -> dict[str, tuple[str, str]]:
     """Return, by the name that it gives them, module and name of what a package takes from its parts."""
     nodes = (n for n in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(n, ast.ImportFrom))
-    ours = [node for node in nodes if node.module is not None and _path_of(node.module) is not None]
+    ours = [node for node in nodes if node.module is not None and path_of(node.module) is not None]
     return {a.asname or a.name: (str(node.module), a.name) for node in ours for a in node.names}
 
 

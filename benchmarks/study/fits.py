@@ -11,6 +11,7 @@ import bernflow as bf
 from benchmarks.families import fit_options
 from benchmarks.study.methods import METHODS
 from benchmarks.study.plan import Result, Task
+from benchmarks.study.weights import largest_share
 from benchmarks.targets import BENCHMARKS
 from bernflow import Posterior
 from bernflow.diagnostics import psis
@@ -39,8 +40,9 @@ def fit_once(target: str, method: str, key: int, num_draws: int, num_kept: int, 
         **settings: told to `bernflow.fit` on top of the method's own.
 
     Returns:
-        elbo, elbo_se, kl (None without a known evidence), khat, khat_variance (bootstrap of the draws), ess_fraction,
-        seconds, steps, verdict, the history, and one array "draws/NAME" per parameter.
+        elbo, elbo_se, largest_share, kl (None without a known evidence; its error is that of the ELBO), khat,
+        khat_variance (bootstrap of the draws), ess_fraction, seconds, steps, gradients, verdict, the history, and one
+        array "draws/NAME" per parameter.
     """
     posterior = fit_posterior(target, method, key, **settings)
     log_weights = posterior.log_weights(num_draws, EVALUATION_KEY + key)
@@ -96,6 +98,7 @@ def score(log_weights: np.ndarray, log_evidence: float | None, seed: int) -> Res
     return {
         "elbo": elbo,
         "elbo_se": elbo_se,
+        "largest_share": largest_share(log_weights),
         "kl": None if log_evidence is None else log_evidence - elbo,
         "khat": khat(log_weights),
         "khat_variance": float(np.var(shapes, ddof=1)) if np.all(np.isfinite(shapes)) else float("nan"),

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.study.figures import write_figure
 from benchmarks.study.tables import Table
-from benchmarks.study.writing import json_text, write_folder, write_whole
+from benchmarks.study.writing import json_text, write_folder
 
 STYLE = """
 :root { color-scheme: light dark; --text: #1d1d1f; --paper: #ffffff; --line: #d9d9de; --muted: #5d5d66; }
@@ -100,23 +100,8 @@ def write_page(page: Page, folder: Path) -> None:
                 plt.close(block.figure)
 
 
-def write_index_page(folder: Path, title: str, entries: Sequence[tuple[str, str, str]]) -> None:
-    """Write a page that leads to others: (title, summary, folder) each."""
-    lines = [f"- [{name}]({place}/README.md): {summary}" for name, summary, place in entries]
-    _replace_text(folder / "README.md", f"# {title}\n\n" + "\n".join(lines) + "\n")
-    items = "".join(
-        f"<li><a href='{place}/index.html'>{html.escape(name)}</a>: {html.escape(summary)}</li>"
-        for name, summary, place in entries
-    )
-    _replace_text(folder / "index.html", _document(title, [f"<ul>{items}</ul>"]))
-
-
 def _write_text(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
-
-
-def _replace_text(path: Path, text: str) -> None:
-    write_whole(path, lambda file: file.write(text.encode()))
 
 
 def _markdown(page: Page) -> str:

@@ -1,8 +1,7 @@
 """What the page of an experiment says of its origin, and whether it is that of the present code."""
 
-import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +25,18 @@ def with_origin(
     if seconds:
         told += f" The {len(made)} tasks took {duration(seconds)}, one after the other."
     stamps = list({json.dumps(s, sort_keys=True): s for s in ({n: m.get(n) for n in FIELDS} for m in made)}.values())
-    origin = {"scale": scale, "seconds": seconds, "plan": plan_digest(tasks), "stamps": stamps}
+    origin = {"scale": scale, "seconds": seconds, "stamps": stamps, "code": code_of(tasks), "tasks": names_of(tasks)}
     return Page(page.title, [*page.blocks, told], {**page.numbers, ORIGIN: origin})
 
 
-def plan_digest(tasks: Sequence[Task]) -> str:
-    """Return a digest of all tasks, their settings and the code behind them."""
-    lines = sorted({f"{task.identity} {task.code}" for task in tasks})
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+def code_of(tasks: Iterable[Task]) -> dict[str, str]:
+    """Return the digest of the code behind every function of the tasks."""
+    return {task.function: task.code for task in tasks}
+
+
+def names_of(tasks: Iterable[Task]) -> list[str]:
+    """Return what tells apart tasks of other settings, without the readable part."""
+    return sorted({task.identity.rpartition("-")[2] for task in tasks})
 
 
 def why_old(experiment: Experiment, folder: Path) -> str | None:
@@ -41,8 +44,12 @@ def why_old(experiment: Experiment, folder: Path) -> str | None:
     origin = read_origin(folder)
     if origin is None:
         return "does not say by what code it was made"
-    if origin["plan"] != plan_digest(list(dict.fromkeys(experiment.tasks(origin["scale"])))):
-        return f"was made by other code or with other settings ({sentence(origin['stamps'])})"
+    told = sentence(origin["stamps"])
+    if any(Task(function, {}).code != code for function, code in origin["code"].items()):
+        return f"was made by other code ({told})"
+    # What is planned may be less: pictures that were there may be elsewhere now.
+    if not set(names_of(experiment.tasks(origin["scale"]))) <= set(origin["tasks"]):
+        return f"was made with other settings ({told})"
     return None
 
 

@@ -18,14 +18,17 @@ CHANGED = "+"
 Stamp = dict[str, Any]
 
 
-def stamp() -> Stamp:
-    """Return the date (UTC), the commit of the source, the machine and versions.
+def stamp(device: bool = True) -> Stamp:
+    """Return the date (UTC), the commit of the source, the machine and the versions of packages.
 
     A copy of the source without its Git repository takes the commit from the variable SOURCE_COMMIT; None without it.
+
+    Args:
+        device: whether to name the device of JAX. A process that only starts others must not: it would take hold of it.
     """
     today = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
     found = commit() or os.environ.get("SOURCE_COMMIT") or None
-    return {"date": today, "commit": found, "machine": machine(), "versions": versions()}
+    return {"date": today, "commit": found, "machine": machine(device), "versions": versions()}
 
 
 def commit(folder: Path | None = None) -> str | None:
@@ -47,12 +50,12 @@ def _git(place: Path, *arguments: str) -> str | None:
 
 
 @functools.cache
-def machine() -> str:
+def machine(device: bool = True) -> str:
     """Describe the machine in a phrase."""
-    from benchmarks.speed.machine import describe
+    from benchmarks.speed.machine import describe, num_cores, processor
 
-    found = describe()
-    return f"{found['processor']}, {found['cores']} cores, JAX on {found['device']}"
+    told = f"{processor()}, {num_cores()} cores"
+    return f"{told}, JAX on {describe()['device']}" if device else told
 
 
 @functools.cache

@@ -78,15 +78,21 @@ def antithetic_noise(
 ) -> Float[Array, "*steps s p"]:
     """Draw base noise in antithetic pairs, z and -z, which cancel the odd part of the gradient's error.
 
+    The draws are independent if the flow has no reflection of its noise.
+
     Args:
         flow: the flow.
         key: a random key.
         num: number of particles.
         steps: (n,) draws the noise of n steps at once, which is far faster than n separate calls.
     """
-    half = (num + 1) // 2
-    z = flow.sample_base(key, math.prod(steps) * half).reshape(*steps, half, flow.dim)
-    return jnp.concatenate([z, flow.mirror(z)], -2)[..., :num, :]
+
+    def independent(num: int) -> Float[Array, "*steps s p"]:
+        return flow.sample_base(key, math.prod(steps) * num).reshape(*steps, num, flow.dim)
+
+    z = independent((num + 1) // 2)
+    reflected = flow.mirror(z)
+    return independent(num) if reflected is None else jnp.concatenate([z, reflected], -2)[..., :num, :]
 
 
 def stratified_noise(flow: AbstractScoredFlow, keys: Key[Array, "2"], num: int, steps: tuple[int, ...] = ()) -> Noise:

@@ -24,7 +24,7 @@ TASK = Task("benchmarks.study.fits:fit", {"a": 1})
 @pytest.fixture
 def kept(tmp_path):
     store = Store(tmp_path)
-    store.save(TASK, {"number": 1.0, "values": np.arange(3.0)})
+    store.save(TASK, {"number": 1.0, "values": np.arange(3.0)}, {"date": "2026-11-19"})
     (path,) = tmp_path.glob("*.npz")
     return store, path
 

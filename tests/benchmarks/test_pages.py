@@ -52,6 +52,7 @@ def fit_once(rng, target, method, num_kept, family="", **_):
     return {
         "elbo": (evidence or -20.0) - kl,
         "elbo_se": 0.01,
+        "largest_share": 0.002,
         "kl": None if evidence is None else kl,
         "khat": 0.2 if method == "bernflow" else np.inf if method == "planar" else 0.9,
         "khat_variance": 0.01,

@@ -2,12 +2,13 @@ import csv
 import io
 import json
 import re
+import subprocess
 
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from benchmarks.study import nuts, plan, record, runner
+from benchmarks.study import nuts, plan, record, runner, stamp
 from benchmarks.study.page import Heading, Listing, Page, Picture, write_page
 from benchmarks.study.plan import Experiment, Task
 from benchmarks.study.rubin import pool
@@ -115,7 +116,7 @@ def test_a_page_tells_its_origin_and_when_it_is_old(tmp_path, monkeypatch):
     assert "Made by `bernflow reproduce doubling --tiny`. Measured on 20" in text
     assert re.search(r"from commit \w+\+? on .*, \d+ cores, JAX on .*, with bernflow .*, jax \d", text)
     assert record.why_old(experiment(1, 2), tmp_path / "doubling") is None
-    assert "with other settings (Measured on" in record.why_old(experiment(1, 3), tmp_path / "doubling")
+    assert "was made with other settings (Measured on" in record.why_old(experiment(1, 3), tmp_path / "doubling")
     monkeypatch.setattr(plan, "code_digest", lambda *modules: "other code")
     assert "by other code" in record.why_old(experiment(1, 2), tmp_path / "doubling")
 
@@ -256,3 +257,34 @@ def test_chains_that_disagree_are_refused():
 def test_nuts_that_has_not_converged_is_refused():
     with pytest.raises(BernflowError, match="NUTS on bernoulli has not converged: R-hat"):
         nuts.run_nuts("bernoulli", num_warmup=10, num_samples=20, num_kept=10, strict=True)
+
+
+def test_a_stamp_names_commit_and_changes(tmp_path, monkeypatch):
+    assert stamp.commit(tmp_path) is None
+    monkeypatch.setattr(stamp, "commit", lambda: None)
+    monkeypatch.setenv("SOURCE_COMMIT", "abc1234")
+    found = stamp.stamp(device=False)
+    assert (found["commit"], set(found)) == ("abc1234", set(stamp.FIELDS))
+    assert "JAX on" not in found["machine"]
+    monkeypatch.delenv("SOURCE_COMMIT")
+    assert stamp.stamp()["commit"] is None
+
+
+def test_changes_that_are_in_no_commit_are_told(tmp_path):
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    (tmp_path / "code.py").write_text("x = 1\n")
+    for words in (["init", "-q"], ["add", "code.py"], ["commit", "-qm", "one"]):
+        subprocess.run([*git, *words], check=True)
+    clean = stamp.commit(tmp_path)
+    assert re.fullmatch(r"[0-9a-f]{7,}", clean)
+    (tmp_path / "code.py").write_text("x = 2\n")
+    assert stamp.commit(tmp_path) == f"{clean}+"
+
+
+def test_pages_tell_what_is_not_known_of_their_results():
+    known = {"date": "2026-11-19", "commit": "abc", "machine": "a laptop", "versions": {"jax": "0.9"}}
+    later = {**known, "date": "2026-11-21", "commit": "def"}
+    assert stamp.sentence([known, later, {"commit": "def"}]) == (
+        "Measured from 2026-11-19 to 2026-11-21 from commits abc, def on a laptop, with jax 0.9. "
+        "For 1 of 3 results, no date, machine and versions are known."
+    )

@@ -41,39 +41,48 @@ def test_the_readme_has_the_figures_of_the_kept_results(readme):
     assert text == readme.page(text, readme.load_records(readme.RESULTS)), "run python -m benchmarks.readme"
 
 
-def test_what_was_not_measured_is_said_so(readme, tmp_path):
-    found = lines(readme.table([], tmp_path))
+def test_what_was_not_measured_is_said_so(readme):
+    found = lines(readme.table([]))
     assert set(found) >= set(readme.ROWS.values())
     assert all(set(found[title]) == {"not measured"} for title in readme.ROWS.values())
 
 
-def test_a_cell_has_kl_and_seconds_and_the_best_is_bold(readme, tmp_path):
+def test_a_cell_has_kl_and_seconds_and_the_best_is_bold(readme):
     evidence = -31.311350
     runs = [
         record("eight-schools-noncentered", "bernflow", elbo=evidence - 0.0005),
         record("eight-schools-noncentered", "AutoIAFNormal", elbo=evidence - 0.0123, seconds=8.4),
-        record("eight-schools-noncentered", "blackjax-pathfinder", elbo=evidence - 12.34),
+        record("eight-schools-noncentered", "flowjax-spline", elbo=evidence - 12.34),
         record("eight-schools-noncentered", "nuts", mean_error=-0.031),
         record("bernoulli", "AutoIAFNormal", status="refuses 1-D: it needs two"),
     ]
-    found = lines(readme.table(runs, tmp_path))
+    found = lines(readme.table(runs))
     row = dict(zip(readme.COLUMNS, found["8 schools, non-centered"], strict=True))
     assert row["bernflow"] == "**0.0005**; 3 s"
     assert row["AutoIAFNormal"] == "0.0123; 8 s"
-    assert row["blackjax-pathfinder"] == "12.3; 3 s"
+    assert row["flowjax-spline"] == "12.3; 3 s"
     assert row["nuts"] == "means within 0.03 sd; 3 s"
     assert row["pymc-fullrank"] == "not measured"
     assert "refuses 1-D" in found["Bernoulli"]
 
 
-def test_the_papers_recipe_comes_from_its_experiment_with_a_link(readme, tmp_path):
-    (tmp_path / "cauchy").mkdir()
-    file = tmp_path / "cauchy" / "claims.csv"
-    file.write_text('quantity,paper,"paper\'s recipe, run here"\nKL at M = 5,1,2\nKL at M = 50,1,0.00241\n')
-    assert readme.repeated("cauchy", tmp_path) == "[0.0024](results/cauchy/README.md)"
-    file.write_text("quantity,paper\n")
-    with pytest.raises(LookupError, match="has 0 rows with"):
-        readme.repeated("cauchy", tmp_path)
+def test_runs_that_hit_the_limit_are_shown_beside_the_others(readme):
+    late = record("bernoulli", "bernflow", status="exceeded the time limit of 900 s", key=1)
+    found = lines(readme.table([record("bernoulli", "bernflow", elbo=-1.2), late, {**late, "key": 2}]))
+    row = dict(zip(readme.COLUMNS, found["Bernoulli"], strict=True))
+    assert row["bernflow"] == "**0.0856**; 3 s (2 of 3 runs: > 900 s)"
+
+
+def test_a_kl_that_rests_on_one_draw_says_so(readme):
+    heavy = record("bernoulli", "nuts", elbo=-14.5, elbo_se=12.0, largest_share=0.93)
+    found = dict(zip(readme.COLUMNS, lines(readme.table([heavy]))["Bernoulli"], strict=True))
+    assert found["nuts"] == "**13.4**; ± 12, 93% of it one draw; 3 s"
+
+
+def test_gradients_are_told(readme):
+    runs = [record("bernoulli", "nuts", gradients=3.0e4), record("cauchy", "nuts", gradients=5.0e4)]
+    found = lines(readme.table(runs))[readme.GRADIENTS]
+    assert dict(zip(readme.COLUMNS, found, strict=True))["nuts"] == "4e+04"
 
 
 def test_it_can_be_read_in_minutes():

@@ -38,4 +38,4 @@ def test_experiment(name, out, capsys):
         assert all(len(row) == len(heading) for row in rows)
         assert (folder / f"{table}.md").read_text().count("\n|") >= len(rows) + 2
     assert json.loads((folder / "numbers.json").read_text())
-    assert f"[{EXPERIMENTS[name].title}]({name}/README.md)" in (out / "README.md").read_text()
+    assert f"[{name}]({name}/README.md): {EXPERIMENTS[name].summary}" in (out / "README.md").read_text()

@@ -1,5 +1,6 @@
 """What a method is, and what it returns: a sampler, its cost and its own verdict."""
 
+import functools
 import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -82,6 +83,14 @@ class Method:
     needs: tuple[str, str] | None = None
     applies: Callable[[Benchmark], bool] = lambda benchmark: True
     told: Callable[[Benchmark], Settings] = lambda benchmark: {}
+
+    @property
+    def module(self) -> str:
+        """The module whose function fits: what the figures of the method depend on."""
+        function: Any = self.fit
+        while isinstance(function, functools.partial):
+            function = function.func
+        return function.__module__
 
     def chosen(self, benchmark: Benchmark, quick: bool, budget: int | None = None) -> dict[str, Any] | None:
         """Return the settings of a fit, or None where a budget cannot be kept.

@@ -49,9 +49,11 @@ def fit(benchmark: Benchmark, key: int, settings: Settings) -> Fitted:
             mix_key, pool_key, resample_key = jax.random.split(jax.random.key(seed), 3)
             x, log_q = _draw_mixture(normals, mix_key, num)
             pool = _refill(state, pool_key, density, -(-num // len(normals.mean)))
+            if not settings["resampled"]:
+                return Drawn(density.constrain(x), density.evaluate(x) - np.asarray(log_q))
             weights = np.exp(np.asarray(psis_weights(pool)[0]))
             sites = density.constrain(algorithm.sample(resample_key, pool, num))
-            return Drawn(sites, density.evaluate(x) - np.asarray(log_q), weights.sum() ** 2 / np.sum(weights**2))
+            return Drawn(sites, None, weights.sum() ** 2 / np.sum(weights**2))
 
     found = float(shape)
     verdict = "good" if found < RELIABLE else "usable" if found <= UNRELIABLE else "poor"
@@ -109,17 +111,28 @@ def _refill(state: Any, key: Array, density: Density, num: int) -> Any:
     return state._replace(samples=samples, logp=jnp.asarray(log_p), logq=log_q)
 
 
+_PATHS = {"num_paths": 20, "maxiter": 30}
+_RUN = (
+    "blackjax's multi-path Pathfinder with its defaults (30 iterations, 200 draws per point of a path), 20 paths from "
+    "uniform points of (-2, 2)^p. Its verdict is its Pareto shape: good below 0.5, usable up to 0.7. Gradients: "
+    "iterations of all paths; line searches and the densities of its draws are not counted."
+)
+
 METHODS = (
     Method(
-        "blackjax-pathfinder",
-        "Pathfinder (blackjax)",
+        "pathfinder-psis",
+        "Pathfinder, resampled (blackjax)",
         fit,
-        "blackjax's multi-path Pathfinder with its defaults (30 iterations, 200 draws per point of a path), 20 paths "
-        "from uniform points of (-2, 2)^p. ELBO, KL, k-hat and ESS are those of the even mixture of the paths; "
-        "errors and distances are those of its draws after PSIS resampling. Its verdict is based on its Pareto "
-        "shape: good below 0.5, usable up to 0.7. Gradients: iterations of all paths; line searches and the "
-        "densities of its draws are not counted.",
-        settings={"num_paths": 20, "maxiter": 30},
+        f"{_RUN} Its draws are resampled by PSIS from those of all paths, as Stan does it; they have no density.",
+        settings={**_PATHS, "resampled": True},
+        needs=("blackjax", "peers"),
+    ),
+    Method(
+        "blackjax-pathfinder",
+        "Pathfinder, mixture of paths (blackjax)",
+        fit,
+        f"{_RUN} All figures are those of the even mixture of the paths.",
+        settings={**_PATHS, "resampled": False},
         needs=("blackjax", "peers"),
     ),
 )

@@ -1,6 +1,8 @@
 """A neural spline flow of flowjax, trained by flowjax."""
 
 import time
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +13,12 @@ from benchmarks.accuracy.methods.base import Drawn, Fitted, Method, Settings
 from benchmarks.targets import Benchmark
 
 
-def fit(benchmark: Benchmark, key: int, settings: Settings) -> Fitted:
+def fit(
+    benchmark: Benchmark,
+    key: int,
+    settings: Settings,
+    make_density: Callable[[Benchmark, int], Any] = lambda benchmark, key: Density(benchmark),
+) -> Fitted:
     """Train a masked autoregressive flow of rational quadratic splines on flowjax's ELBO."""
     from flowjax.bijections import RationalQuadraticSpline
     from flowjax.distributions import Normal
@@ -22,7 +29,7 @@ def fit(benchmark: Benchmark, key: int, settings: Settings) -> Fitted:
     with jax.enable_x64(True):
         started = time.perf_counter()
         flow_key, train_key = jax.random.split(jax.random.key(key))
-        density = Density(benchmark)
+        density = make_density(benchmark, key)
         flow = masked_autoregressive_flow(
             flow_key,
             base_dist=Normal(jnp.zeros(density.dim)),

@@ -73,6 +73,7 @@ def initial_flows(
     The search for them ends early enough for the deadline of the `run`.
     """
     settings.family.check(target.dim)
+    settings = settings.with_scales(target.layout.num_scales)
     num = max(num_starts(target.dim), settings.restarts * (4 if settings.restarts > 1 else 1))
     may_be_structured = settings.family.mixes and settings.restarts == 1 and target.dim >= MIN_DIM
     may_be_structured &= run.devices is None

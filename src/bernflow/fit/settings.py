@@ -98,6 +98,7 @@ class Settings:
     the number of dimensions is (`in_dimension`); if that is None too, when the ELBO stops improving. `piece` is the
     number of steps per call of compiled code, None for as many as fit. A
     component more of a mixture must gain `part_gain` nats. `checks` says how hard the verdict looks for mass elsewhere.
+    `num_scales` positive parameters come first, for flows that treat them in their own way.
     """
 
     family: Family
@@ -115,10 +116,11 @@ class Settings:
     piece: int | None = None
     part_gain: float = PART_GAIN
     checks: Checks = CHECKS["default"]
+    num_scales: int = 0
 
     def spec(self, dim: int) -> Spec:
         """Describe the flow for a posterior of `dim` dimensions."""
-        return Spec(dim=dim, order=self.order, noise=self.base, width=HIDDEN_WIDTH)
+        return Spec(dim=dim, order=self.order, noise=self.base, width=HIDDEN_WIDTH, num_scales=self.num_scales)
 
     def trains_by_score(self, flow: AbstractDistribution) -> bool:
         """Tell whether such a flow, or a mixture of such, is trained by path gradients: it must know its score."""
@@ -144,13 +146,20 @@ class Settings:
             return self
         return dataclasses.replace(self, tolerance=default_tolerance(dim))
 
+    def with_scales(self, num_scales: int) -> "Settings":
+        """Return the same choices for a posterior with so many positive parameters; the paper's recipe depends on it.
+
+        For all other families they stay the same, because compiled code is shared by fits with equal choices.
+        """
+        return dataclasses.replace(self, num_scales=num_scales) if self.family.paper_recipe else self
+
     def thorough(self) -> "Settings":
         """Return the same choices for a training that ends when the ELBO stops improving."""
         return dataclasses.replace(self, tolerance=None)
 
     def describe(self) -> dict[str, Any]:
         """Return the choices as JSON-able values, `tolerance` as `fit` takes it."""
-        skip = ("family", "optimizer", "piece", "part_gain", "tolerance_given")
+        skip = ("family", "optimizer", "piece", "part_gain", "tolerance_given", "num_scales")
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in skip}
         tolerance = None if self.steps is not None else self.tolerance or 0.0
         return {"family": self.family.name, **fields, "tolerance": tolerance, "checks": self.checks.name}

@@ -58,8 +58,8 @@ class AbstractFlow(AbstractDistribution):
     def base_log_prob(self, z: Float[Array, " p"]) -> Float[Array, ""]:
         """Evaluate the normalized log density of the base noise."""
 
-    def mirror(self, z: Float[Array, "*s p"]) -> Float[Array, "*s p"]:
-        """Return the reflection of z, which has the same density as z."""
+    def mirror(self, z: Float[Array, "*s p"]) -> Float[Array, "*s p"] | None:
+        """Return the reflection of z, which has the same density as z; None to train with independent draws."""
         return -z
 
     @abstractmethod

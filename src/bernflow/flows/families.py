@@ -43,12 +43,14 @@ class Spec:
         order: polynomial order M; ignored by families without a polynomial.
         noise: base noise of the Bernstein families.
         width: hidden units per layer of the conditioner.
+        num_scales: number of positive parameters, which come first; only the paper's flow asks for it.
     """
 
     dim: int
     order: int
     noise: str
     width: int
+    num_scales: int = 0
 
 
 # A factor is a triangular matrix or, in very many dimensions, a `LowRankFactor`.
@@ -134,7 +136,7 @@ def build_bernstein(key, spec, loc, factor, *, full_rank: bool = True, **structu
 
 def build_paper(key, spec, loc, factor, **options: Any):
     """Build the paper's flow; options are those of `PaperFlow`."""
-    return PaperFlow(key, spec.dim, order=spec.order, **options)
+    return PaperFlow(key, spec.dim, order=spec.order, num_scales=spec.num_scales, **options)
 
 
 def _rival(name: str) -> Family:
@@ -180,7 +182,7 @@ FAMILIES: dict[str, Family] = {
         Family(
             "bernstein-paper",
             build_paper,
-            default_order=50,
+            default_order=49,  # M = 50 counts coefficients in the published scripts
             paper_recipe=True,
             learning_rate=PAPER_LEARNING_RATE,
             use_start=False,
@@ -231,7 +233,7 @@ def build(recipe: dict[str, Any]) -> AbstractDistribution:
         case {"kind": "mixture", "components": parts}:
             return Mixture(tuple(build(part) for part in parts), jnp.zeros(len(parts)))
         case {"kind": "bernstein-paper", "dim": dim, "order": order, "variant": variant}:
-            return PaperFlow(key, dim, order=order, variant=variant)
+            return PaperFlow(key, dim, order=order, variant=variant, num_scales=recipe.get("num_scales", 0))
         case {"kind": "flowjax", "name": name, "dim": dim} if name in external.NAMES:
             return external.named_flow(key, name, dim)
         case {"kind": "location-scale", "degrees_of_freedom": nu}:

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.accuracy import judge
 from benchmarks.accuracy.columns import to_columns
 from benchmarks.accuracy.density import Density
-from benchmarks.accuracy.methods import METHODS, numpyro_guides, ours
+from benchmarks.accuracy.methods import METHODS, numpyro_guides, our_start, ours
 from benchmarks.accuracy.methods.base import Fitted, Method, RefusedError
 from benchmarks.accuracy.methods.blackjax_pathfinder import _usable
 from benchmarks.targets import BENCHMARKS, Benchmark
@@ -24,7 +24,14 @@ FEW = {
     "pymc-advi": {"steps": 3000},
     "pymc-fullrank": {"steps": 3000},
     "blackjax-pathfinder": {"num_paths": 2},
+    "pathfinder-psis": {"num_paths": 2},
+    "bernflow": {},
+    "bernflow-thorough": {},
+    "start-fullrank": {},
+    "start": {},
 }
+BY_BERNFLOW = (*ours.OURS, "start", ours.FULL_RANK, ours.PAPER, ours.PAPER_TEXT)
+WITH_VERDICT = (*BY_BERNFLOW, "nuts", "blackjax-pathfinder", "pathfinder-psis")
 
 
 def fitted(name, benchmark):
@@ -32,7 +39,7 @@ def fitted(name, benchmark):
     if method.missing():
         pytest.skip(method.missing())
     settings = method.chosen(benchmark, quick=True)
-    few = FEW.get(name, GUIDE if name.startswith("Auto") else {"steps": 300})
+    few = FEW.get(name, GUIDE if name.startswith(("Auto", "start-IAF", "start-BNAF")) else {"steps": 300})
     return method.fit(benchmark, 0, {**settings, **few})
 
 
@@ -47,12 +54,10 @@ def test_draws_and_density(name, gaussian):
     shape = (4, 250) if name == "nuts" else (NUM,)
     assert all(values.shape == shape and values.dtype == np.float64 for values in drawn.sites.values())
     np.testing.assert_allclose(drawn.sites["twice"], 2 * drawn.sites["b"])
-    assert (fit.verdict is not None) == (
-        name in (ours.DEFAULTS, ours.CHOICES, ours.PAPER, "nuts", "blackjax-pathfinder")
-    )
-    if name == "nuts":
+    assert (fit.verdict is not None) == (name in WITH_VERDICT)
+    if name in ("nuts", "pathfinder-psis"):
         assert drawn.log_weights is None
-        assert drawn.chains
+        assert drawn.chains == (name == "nuts")
         return
     # Weights of a normalized density have mean one, whatever was fitted: a wrong Jacobian or a wrong order of the
     # dimensions would show here. Five errors of the mean, and 5 % for heavy tails of fits that are not finished.
@@ -60,6 +65,16 @@ def test_draws_and_density(name, gaussian):
     error = np.std(weights) / np.sqrt(NUM)
     assert np.mean(weights) == pytest.approx(1.0, abs=5 * error + 0.05)
     assert judge.score(drawn.log_weights, 0.0)["kl"] < 2.0
+
+
+def test_our_start_is_that_of_a_normal_in_model_order(gaussian):
+    """The target is a normal one on the reals: its start is the target itself, whatever our order of the dimensions."""
+    with jax.enable_x64(True):
+        start = our_start.find(gaussian, 0)
+    np.testing.assert_allclose(start.loc, [1.0, -0.5], atol=1e-6)
+    np.testing.assert_allclose(start.factor @ start.factor.T, np.diag([0.25, 2.25]), atol=1e-6)
+    drawn = METHODS["start"].fit(gaussian, 0, {}).draw(500, 1)
+    np.testing.assert_allclose(drawn.log_weights, 0.0, atol=1e-5)
 
 
 def test_other_seeds_give_other_draws(gaussian):
@@ -125,10 +140,11 @@ def test_settings_follow_tier_budget_and_target(gaussian):
     assert guide.chosen(gaussian, quick=True, budget=96_005)["steps"] == 9_600
     assert METHODS["pymc-advi"].chosen(gaussian, quick=False, budget=7)["steps"] == 7
     assert METHODS["bernflow"].chosen(gaussian, quick=False) == {}
+    assert METHODS["bernflow-thorough"].chosen(gaussian, quick=False) == {"tolerance": 0}
     for name in ("bernflow", "bernflow-choices", "blackjax-pathfinder", "nuts"):
         assert METHODS[name].chosen(gaussian, quick=False, budget=1000) is None
     choices = METHODS["bernflow-choices"]
-    assert choices.chosen(gaussian, quick=False) == {"order": 5}
+    assert choices.chosen(gaussian, quick=False) == {"tolerance": 0, "order": 5}
     assert choices.applies(gaussian)
     assert not choices.applies(BENCHMARKS["funnel"])
 

@@ -17,6 +17,7 @@ def test_results_and_failures_come_back():
     }
     found = {task.identity: result for task, result in run_apart(list(tasks.values()), jobs=3, seconds=300)}
     results = {name: found[task.identity] for name, task in tasks.items()}
+    assert all(0.0 < result.pop("took") < 300.0 for result in results.values())
     assert results["fine"] == {"status": "ok", "value": 3.5}
     assert results["raises"]["status"].startswith("failed: JSONDecodeError: Expecting property name")
     assert results["dies"]["status"].startswith("failed: its process ended with code 3")
@@ -25,4 +26,5 @@ def test_results_and_failures_come_back():
 
 def test_a_task_that_takes_too_long_is_ended():
     ((_, result),) = run_apart([Task("signal:pause", {})], jobs=1, seconds=0.5)
-    assert result == {"status": f"{OUT_OF_TIME} of 0.5 s"}
+    assert result["status"] == f"{OUT_OF_TIME} of 0.5 s"
+    assert result["took"] >= 0.5

@@ -33,10 +33,10 @@ def run(capsys, *words):
 
 def test_accuracy_writes_and_names_its_page(capsys, tmp_path, made_up):
     folder = tmp_path / "new" / "folder"
-    words = ("accuracy", "--tier", "quick", "--targets", "bernoulli", "--methods", "bernflow", "pymc-advi")
+    words = ("accuracy", "--tier", "quick", "--targets", "bernoulli", "--methods", "bernflow-thorough", "pymc-advi")
     code, out, err = run(capsys, *words, "--out", str(folder))
     assert (code, out) == (0, f"{folder / 'README.md'}\n")
-    assert "[1/2] bernoulli, bernflow, key 0: KL 0.1000" in err
+    assert "[1/2] bernoulli, bernflow-thorough, key 0: KL 0.1000" in err
     assert len(json.loads((folder / "accuracy.json").read_text())["records"]) == 3  # one of them with our budget
     assert "| Bernoulli |" in (folder / "README.md").read_text(encoding="utf-8")
     assert "--tier quick`." in (folder / "README.md").read_text(encoding="utf-8")

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from benchmarks.posteriordb.catalogue import FRONT_ENDS, POSTERIORS, build
+from benchmarks.posteriordb.catalogue import FRONT_ENDS, POSTERIORS
+from benchmarks.posteriordb.front_ends import build
 from bernflow.errors import ArgumentError
 
 SCHOOLS = POSTERIORS["eight_schools-eight_schools_noncentered"]

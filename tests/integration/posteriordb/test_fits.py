@@ -3,7 +3,8 @@
 import pytest
 
 import bernflow as bf
-from benchmarks.posteriordb.catalogue import POSTERIORS, build
+from benchmarks.posteriordb.catalogue import POSTERIORS
+from benchmarks.posteriordb.front_ends import build
 from benchmarks.posteriordb.reference import load_data, load_draws
 from bernflow.diagnostics.agreement import compare
 

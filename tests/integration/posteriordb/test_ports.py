@@ -8,7 +8,8 @@ import pytest
 from numpyro.infer import MCMC, NUTS, init_to_uniform
 from scipy.integrate import solve_ivp
 
-from benchmarks.posteriordb.catalogue import POSTERIORS, build
+from benchmarks.posteriordb.catalogue import POSTERIORS
+from benchmarks.posteriordb.front_ends import build
 from benchmarks.posteriordb.numpyro_models import log_populations
 from benchmarks.posteriordb.reference import load_data, load_draws
 from bernflow.diagnostics.agreement import compare

@@ -72,7 +72,7 @@ def test_defaults():
     assert (found.num_particles, found.restarts, found.components) == (32, 1, 1)
     assert found.learning_rate == FAMILIES["bernstein"].learning_rate
     paper = resolve(family="bernstein-paper")
-    assert (paper.order, paper.num_particles, paper.steps) == (50, 10, 100_000)
+    assert (paper.order, paper.num_particles, paper.steps) == (49, 10, 100_000)
     assert paper.learning_rate == PAPER_LEARNING_RATE
 
 

@@ -12,7 +12,7 @@ from scipy import stats
 from bernflow.errors import ArgumentError, FileFormatError
 from bernflow.flows.affine import DiagonalAffine
 from bernflow.flows.autoregressive import BernsteinFlow
-from bernflow.flows.bernstein import centered_polynomial, inverse_increments, invert_centered
+from bernflow.flows.bernstein import centered_polynomial, increments, inverse_increments, invert_centered
 from bernflow.flows.conditioner import MaskedNetwork, Skip, hidden_degrees
 from bernflow.flows.families import FAMILIES, Spec, build, build_bernstein, build_paper, get_family
 from bernflow.flows.gaussian import LocationScale
@@ -22,6 +22,7 @@ from bernflow.flows.noise import NOISES
 from bernflow.flows.paper import BOUND, PaperFlow
 from bernflow.flows.tails import MAX_POWER, POWER_UNIT, apply_tails, raw_powers
 from bernflow.flows.wide import Followers, WideBernsteinFlow
+from bernflow.objectives import antithetic_noise
 
 KEY = jax.random.key(0)
 WIDTH = 400
@@ -220,14 +221,69 @@ def test_the_power_of_tails_is_kept_within_bounds_and_each_on_its_own_side():
     assert np.log10(far[1] / far[0]) == pytest.approx(1.0 + 64.0 * 0.25, rel=1e-6)
 
 
+def test_the_paper_starts_as_its_scripts_do():
+    flow = PaperFlow(KEY, 2, order=49)
+    assert flow.bias.shape == (2, 50)  # M = 50 is the number of coefficients there
+    first = flow.bias[0, 0] + np.concatenate([[0.0], np.cumsum(increments(flow.bias[0, 1:]))])
+    np.testing.assert_allclose(first, 20.0 * stats.norm.cdf(np.linspace(0.0, 1.0, 50)) - 10.0, atol=1e-3)
+    assert first[-1] == pytest.approx(6.827, abs=1e-3)
+    np.testing.assert_array_equal(flow.bias[1], 0.0)
+    # Neither alpha nor beta is trained, and t = sigmoid(softplus(0) z).
+    assert flow.alpha is None
+    assert flow.beta is None
+    z = jnp.array([0.7, 0.0])
+    t = stats.logistic.cdf(np.log(2.0) * 0.7)
+    expected = float(first @ stats.binom.pmf(np.arange(50), 49, t))
+    assert float(flow.transform_and_log_det(z)[0][0]) == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_published_conditioner_is_linear_in_the_noise():
+    flow = PaperFlow(KEY, 3, order=6)
+    rng = np.random.default_rng(0)
+    a, b = (jnp.asarray(rng.normal(size=3)) for _ in range(2))
+
+    def raw(flow, z):
+        return flow._parameters(z, jax.nn.sigmoid(z))
+
+    middle = raw(flow, 0.3 * a + 0.7 * b)
+    np.testing.assert_allclose(middle, 0.3 * raw(flow, a) + 0.7 * raw(flow, b), atol=1e-12)
+    text = PaperFlow(KEY, 3, order=6, variant="f1")
+    assert np.max(np.abs(raw(text, 0.3 * a + 0.7 * b) - 0.3 * raw(text, a) - 0.7 * raw(text, b))) > 1e-4
+
+
+def test_positive_parameters_of_the_paper_are_the_softplus_of_its_polynomials():
+    z = jnp.array([0.4, -0.2])
+    plain, log_det = PaperFlow(KEY, 2, order=6).transform_and_log_det(z)
+    x, log_det_of_log = PaperFlow(KEY, 2, order=6, num_scales=1).transform_and_log_det(z)
+    np.testing.assert_allclose(np.exp(x[0]), np.log1p(np.exp(plain[0])), rtol=1e-12)
+    assert x[1] == plain[1]
+    slope = jax.grad(lambda u: jnp.log(jax.nn.softplus(u)))(plain[0])
+    assert log_det_of_log - log_det == pytest.approx(np.log(slope), abs=1e-12)
+
+
+@pytest.mark.parametrize("value", [-400.0, -15.1, -14.9, 0.0, 30.0])
+def test_the_softplus_of_the_paper_and_its_inverse_lose_nothing(value):
+    flow = PaperFlow(KEY, 1, order=3, num_scales=1)
+    x, log_slope = flow._to_logs(jnp.array([value]))
+    assert flow._from_logs(x)[0] == pytest.approx(value, rel=1e-9, abs=1e-9)
+    assert log_slope == pytest.approx(float(-np.logaddexp(0.0, -value) - x[0]), rel=1e-9)
+    assert np.isfinite(jax.grad(lambda u: flow._to_logs(u)[0][0])(jnp.array([value]))).all()
+
+
+def test_the_paper_trains_with_independent_draws():
+    z = antithetic_noise(PaperFlow(KEY, 2, order=3), KEY, 10, (4,))
+    assert z.shape == (4, 10, 2)
+    assert np.unique(np.abs(z)).size == z.size
+    pairs = antithetic_noise(LocationScale(DiagonalAffine(jnp.zeros(2), jnp.ones(2))), KEY, 10, (4,))
+    assert np.unique(np.abs(pairs)).size == pairs.size // 2
+
+
 @pytest.mark.parametrize("variant", ["f1", "f2"])
-def test_the_paper_starts_from_a_line_over_the_sigmoid(variant):
-    flow = PaperFlow(KEY, 1, order=6, variant=variant)
+def test_the_paper_can_start_from_a_line_over_the_sigmoid(variant):
+    flow = PaperFlow(KEY, 1, order=6, variant=variant, start_range=3.0)
     z = np.linspace(-3.0, 3.0, 7)[:, None]
     x = jax.jit(jax.vmap(flow.transform_and_log_det))(z)[0]
-    np.testing.assert_allclose(x[:, 0], -10.0 + 20.0 * stats.logistic.cdf(z[:, 0]), atol=1e-9)
-    near = PaperFlow(KEY, 1, order=6, variant=variant, start_range=3.0)
-    np.testing.assert_allclose(jax.jit(jax.vmap(near.transform_and_log_det))(z)[0], 0.3 * x, atol=1e-9)
+    np.testing.assert_allclose(x[:, 0], -3.0 + 6.0 * stats.logistic.cdf(z[:, 0]), atol=1e-9)
 
 
 def test_the_paper_has_a_truncated_normal():
@@ -240,11 +296,10 @@ def test_the_paper_has_a_truncated_normal():
     np.testing.assert_allclose(density(z[:50]), exact.logpdf(z[:50, 0]), rtol=1e-9)
     np.testing.assert_array_equal(density(np.array([[BOUND], [1 - BOUND]])) > -np.inf, True)
     np.testing.assert_array_equal(density(np.array([[0.9 * BOUND], [1 - 0.9 * BOUND]])), -np.inf)
-    np.testing.assert_allclose(flow.mirror(z), 1.0 - z)
 
 
 def test_nothing_lies_outside_of_the_support_of_the_paper():
-    flow = PaperFlow(KEY, 2, order=6)
+    flow = PaperFlow(KEY, 2, order=6, start_range=10.0)
     flow = eqx.tree_at(lambda flow: flow.network, flow, None)
     x = jnp.array([[0.0, 9.0], [0.0, 10.1], [-10.1, 0.0], [10.1, 0.0], [10.0, 0.0], [-10.0, 0.0]])
     z, log_det = jax.jit(jax.vmap(flow.inverse_and_log_det))(x)
@@ -305,7 +360,7 @@ def test_the_default_family_changes_its_structure_above_64_dimensions(dim, kind)
     [
         ("bernstein", {}),
         ("bernstein-meanfield", {}),
-        ("bernstein-paper", {"paper_recipe": True, "use_start": False, "has_tails": False, "default_order": 50}),
+        ("bernstein-paper", {"paper_recipe": True, "use_start": False, "has_tails": False, "default_order": 49}),
         ("gaussian", {"has_tails": False, "default_order": None}),
         ("gaussian-fullrank", {"has_tails": False, "default_order": None}),
         ("student-t", {"has_tails": False, "default_order": None}),
@@ -354,7 +409,7 @@ def test_the_flow_of_the_paper_takes_its_options():
     spec = Spec(dim=1, order=4, noise="normal", width=2)
     flow = FAMILIES["bernstein-paper"].build(KEY, spec, jnp.zeros(1), jnp.eye(1))
     other = build_paper(KEY, spec, jnp.zeros(1), jnp.eye(1), variant="f2", start_range=3.5)
-    assert (flow.variant, flow.bias[0, 0]) == ("f1", -10.0)
+    assert (flow.variant, flow.bias[0, 0]) == ("published", 0.0)
     assert (other.variant, other.bias[0, 0]) == ("f2", -3.5)
 
 

@@ -1,0 +1,5 @@
+"""Write the page and the table: `python -m benchmarks.points`."""
+
+from benchmarks.points.page import main
+
+main()
