@@ -14,7 +14,7 @@ from benchmarks.study.methods import METHODS, TRUTH
 from benchmarks.study.page import Heading, Listing, Page, Picture
 from benchmarks.study.plan import Experiment, Results, Task
 from benchmarks.study.tables import Claim, Table, claims_table
-from bernflow.plots.components import estimate_density
+from bernflow.plots.densities import estimate_density
 
 RUNS = runs.__name__
 # The paper's figures on the test part: log score, AUC.
@@ -432,17 +432,17 @@ def _calibration(curves: dict[str, tuple[np.ndarray, np.ndarray]]) -> Figure:
 def _slopes(nuts: dict, fitted: dict, slopes: dict[str, list[np.ndarray]]) -> Figure:
     figure = new_figure(6.4, 3.2)
     axes = new_axes(figure, 1, 1)[0, 0]
-    grid, density = estimate_density(nuts["draws/beta_1"].astype(float))
+    grid, density, *_ = estimate_density(nuts["draws/beta_1"].astype(float))
     axes.fill_between(grid, density, color="#D8D8D8", linewidth=0, label="M2, NUTS")
-    grid, density = estimate_density(fitted["draws/beta_1"].astype(float))
+    grid, density, *_ = estimate_density(fitted["draws/beta_1"].astype(float))
     axes.plot(grid, density, color=METHODS["bernflow"].color, linewidth=1.5, label="M2, bernflow")
     published = load_m3_density()
     axes.plot(published.x, published.density, color=TRUTH, linewidth=1.2, linestyle=(0, (4, 2)), label="M3, the paper")
     for (label, members), color in zip(slopes.items(), ("#D55E00", "#CC79A7"), strict=False):
         for draws in members:
-            axes.plot(*estimate_density(draws.astype(float)), color=color, linewidth=0.7, alpha=0.7)
+            axes.plot(*estimate_density(draws.astype(float))[:2], color=color, linewidth=0.7, alpha=0.7)
         pooled = estimate_density(np.concatenate(members).astype(float))
-        axes.plot(*pooled, color=color, linewidth=2.0, label=f"{label}: {len(members)} runs, pooled")
+        axes.plot(*pooled[:2], color=color, linewidth=2.0, label=f"{label}: {len(members)} runs, pooled")
     axes.set(xlabel="β₁ (standardized age)", ylabel="density")
     axes.set_ylim(bottom=0.0)
     axes.legend(fontsize=8)

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bernflow.diagnostics.summaries import ROUNDING, is_constant
 from bernflow.errors import ArgumentError
 from bernflow.nearest import nearest
-from bernflow.plots.densities import ROUNDING, Curve, is_constant
+from bernflow.plots.densities import Curve
 from bernflow.posterior.tables import Axes
 
 # Draws that tell whether a component may be constant, before all of its draws are looked at.

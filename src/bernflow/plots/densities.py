@@ -9,6 +9,7 @@ from arviz_stats.base import array_stats
 from matplotlib.axes import Axes
 from scipy.ndimage import gaussian_filter
 
+from bernflow.diagnostics.summaries import is_constant
 from bernflow.plots.style import FIT, REFERENCE, hide_density_axis
 
 # The window of an estimate: these quantiles, with a margin as a fraction of their distance. Single extreme draws of a
@@ -24,11 +25,9 @@ NATURAL_BOUNDS = (0.0, 1.0)
 BINS = 1024
 # The kernel is wider by this factor than the rule says, which is for a kernel of one width, and wider by up to
 # LARGEST where the density is low, so that tails are smooth.
-WIDER, SMALLEST, LARGEST, NUM_WIDTHS = 1.4, 0.8, 4.0, 6
+WIDER, SMALLEST, LARGEST, NUM_WIDTHS = 1.4, 0.8, 12.0, 9
 # Kernels for integers blur the gaps between them.
 LEAST_FOR_INTEGERS = 0.8
-# A correlation matrix from a float32 Cholesky factor has a diagonal of 1 within rounding.
-ROUNDING = 1e-6
 
 
 class Curve(NamedTuple):
@@ -61,11 +60,6 @@ class Curve(NamedTuple):
             if is_end and place != grid[at]:
                 grid, density = np.insert(grid, end * len(grid), place), np.insert(density, end * len(grid), 0.0)
         return grid, density
-
-
-def is_constant(values: np.ndarray) -> bool:
-    """Tell whether all draws are equal, or equal to 1 within rounding, as on the diagonal of a correlation matrix."""
-    return bool(np.ptp(values) == 0.0 or np.all(np.abs(values - 1.0) <= ROUNDING))
 
 
 def estimate_density(values: np.ndarray) -> Curve:

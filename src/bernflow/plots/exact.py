@@ -8,6 +8,7 @@ from jaxtyping import Array, Float
 
 from bernflow.flows.base import AbstractFlow
 from bernflow.flows.mixture import Mixture
+from bernflow.keys import as_key
 from bernflow.plots.components import Panel, component_draws
 from bernflow.plots.densities import CENTRAL, Curve, framed
 from bernflow.posterior import Posterior, sampling
@@ -15,8 +16,7 @@ from bernflow.posterior.stored import SavedLayout
 from bernflow.precision import use_precision
 from bernflow.target import AbstractLayout
 
-NUM_NOISE = 1000
-# Grid of the noise, over a multiple of the range of NUM_NOISE draws. The derivative is a difference quotient, whose
+# Grid of the noise, over a multiple of the range of one block of draws. The derivative is a difference quotient, whose
 # error is then small, also in single precision.
 NUM_POINTS, REACH = 801, 1.5
 
@@ -43,10 +43,11 @@ def exact_curve(posterior: Posterior, component: Component) -> Curve | None:
     weights = np.exp(np.asarray(q.normalized_log_weights())) if isinstance(q, Mixture) else np.ones(1)
     with use_precision(posterior.precision):
         curves = [_curve(flow, layout, component) for flow in flows]  # type: ignore[arg-type]
-    if any(curve is None for curve in curves):
+    known = [curve for curve in curves if curve is not None]
+    if len(known) < len(curves):
         return None
-    grid = np.unique(np.concatenate([curve[0] for curve in curves]))  # type: ignore[index]
-    parts = [np.interp(grid, *curve, left=0.0, right=0.0) for curve in curves]  # type: ignore[misc]
+    grid = np.unique(np.concatenate([places for places, _ in known]))
+    parts = [np.interp(grid, places, heights, left=0.0, right=0.0) for places, heights in known]
     density = np.einsum("k,kn->n", weights, np.stack(parts))
     mass = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2 * np.diff(grid))])
     return framed(grid, density, np.interp(CENTRAL, mass / mass[-1], grid))
@@ -81,7 +82,7 @@ def base_density(
 
 def _curve(flow: AbstractFlow, layout: AbstractLayout, component: Component) -> tuple[np.ndarray, np.ndarray] | None:
     """Return increasing values of a component and its density under one flow; None if other noise changes it."""
-    noise = flow.sample_base(jax.random.key(0), NUM_NOISE)
+    noise = sampling.noise_block(flow, as_key(0))
     wide, density = base_density(flow, 0, noise, noise[0], REACH)
     z = np.linspace(wide[0], wide[-1], NUM_POINTS)
     theta, again = (_values(flow, layout, component, z, np.asarray(row)) for row in (noise[0], noise[1]))

@@ -66,7 +66,7 @@ def highest_density(x: np.ndarray, y: np.ndarray) -> Region | None:
     edges = [_edges(values[inside]) for values in u]
     bounds = [find_bounds(values) for values in points]
     mirrored = np.linalg.solve(factor, _mirrored(points, bounds) - middle[:, None])
-    counts, *_ = np.histogram2d(*mirrored, bins=edges)
+    counts, *_ = np.histogram2d(mirrored[0], mirrored[1], bins=(edges[0], edges[1]))
     widths = [_width(values[inside], e) for values, e in zip(u, edges, strict=True)]
     density = smooth(counts, widths)
     centers = [(e[1:] + e[:-1]) / 2 for e in edges]
@@ -78,7 +78,7 @@ def highest_density(x: np.ndarray, y: np.ndarray) -> Region | None:
     # Draws beyond the mesh count as mass outside the regions.
     mass = np.cumsum(ordered) / len(x)
     levels = [ordered[min(int(np.searchsorted(mass, region)), len(mass) - 1)] for region in REGIONS]
-    return Region(*mesh, density, np.array(levels)) if 0 < levels[0] < levels[1] else None
+    return Region(mesh[0], mesh[1], density, np.array(levels)) if 0 < levels[0] < levels[1] else None
 
 
 def independent(panels: Sequence[Varying], limit: int) -> list[Varying]:

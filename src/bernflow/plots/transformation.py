@@ -19,7 +19,7 @@ from bernflow.keys import as_key
 from bernflow.plots.backends import stay_static
 from bernflow.plots.components import Panel, component_draws
 from bernflow.plots.densities import WINDOW, estimate_density
-from bernflow.plots.exact import NUM_NOISE, active_columns, base_density, exact_curve
+from bernflow.plots.exact import active_columns, base_density, exact_curve
 from bernflow.plots.style import ACCENT, FIT, LITERAL, MUTED, HouseFigure, house_style, verdict_title
 from bernflow.posterior import Posterior
 from bernflow.precision import use_precision
@@ -30,7 +30,7 @@ LATENT_VIEW = (0.001, 0.999)
 GUIDES = (0.05, 0.5, 0.95)
 NUM_CURVES = 25
 NUM_POINTS = 301
-NUM_DRAWS = 40_000
+NUM_DRAWS, NUM_NOISE = 40_000, 1000
 # The density of z is normalized over this multiple of the range of draws.
 REACH = 3.0
 

@@ -83,7 +83,7 @@ def _draw(axes: Axes, raw: Float[np.ndarray, " s"], shows_khat: bool) -> None:
     fit = _fitted(smoothed[order], raw[order], x, start, khat)
     if fit is not None:
         # Smoothed weights are truncated at the largest raw one; the fit itself is not.
-        shown = int(np.searchsorted(fit, x[-1] - CONSTANT_SPREAD)) + 1
+        shown = int(np.searchsorted(fit, x[-1] - CONSTANT_SPREAD))
         axes.plot(
             fit[:shown],
             survival[start:][:shown],

@@ -12,12 +12,13 @@ from numpyro.distributions import constraints
 from scipy.signal import find_peaks
 
 from bernflow.diagnostics import judge
+from bernflow.diagnostics.summaries import is_constant
 from bernflow.errors import ArgumentError
 from bernflow.flows.affine import TriangularAffine
 from bernflow.flows.gaussian import LocationScale
 from bernflow.flows.mixture import Mixture
 from bernflow.models.base import Site
-from bernflow.plots import densities, plot_convergence, plot_pairs, plot_posterior
+from bernflow.plots import plot_convergence, plot_pairs, plot_posterior
 from bernflow.plots.densities import NEAR_ZERO, draw_curve, estimate_density, find_bounds
 from bernflow.plots.exact import exact_curve
 from bernflow.plots.style import VERDICT_COLORS
@@ -68,8 +69,8 @@ def test_constants_are_not_drawn():
     # By its own name it is.
     assert titles(post.plot(num=500, var_names="L[0, 0]")) == ["L[0, 0]"]
     almost = np.where(np.arange(100) % 2, 1.0, 1.0 - 1e-7)
-    assert densities.is_constant(almost)
-    assert not densities.is_constant(3 * almost)
+    assert is_constant(almost)
+    assert not is_constant(3 * almost)
 
 
 def num_peaks(values):
