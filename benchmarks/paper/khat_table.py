@@ -150,7 +150,7 @@ def _figure(summary: dict[str, dict[str, dict[str, Any]]]) -> Figure:
 
 def _band_handles() -> list[Any]:
     """Return legend handles of the bands and the marks."""
-    marks = {"marker": "o", "linestyle": "none", "markersize": 5.5, "color": "#555555"}
+    marks: dict[str, Any] = {"marker": "o", "linestyle": "none", "markersize": 5.5, "color": "#555555"}
     return [
         Line2D([], [], label="run here, 90 % interval", **marks),
         Line2D([], [], label="published", markerfacecolor="white", **marks),

@@ -98,18 +98,22 @@ def plot_pairs(
         entries = interactive.label_columns(panels, trusted, label, reference_label, texts)
         return interactive.pairs(entries, num, heading, backend)
     with house_style():
-        # The figure is at most as wide as a page.
-        width = min(1.15 * len(panels) + 0.9, 7.4)
-        layout = ConstrainedLayoutEngine(w_pad=0.02, h_pad=0.02, wspace=0.02, hspace=0.02)
-        figure = HouseFigure(figsize=(width, width + (0.3 if heading else 0.0)), layout=layout)
-        grid = figure.subplots(len(panels), len(panels), squeeze=False)
+        figure, grid = _open(len(panels), heading)
         _fill(grid, panels, trusted, num)
         _label_edges(grid, texts, panels)
         _legend(grid, label, reference_label if reference else None)
-        if heading:
-            figure.set_heading(*heading)
         figure.set_note(leftover_note(len(panels), total))
     return figure
+
+
+def _open(num: int, heading: tuple[str, str] | None) -> tuple[HouseFigure, np.ndarray]:
+    """Return a figure, at most as wide as a page, and its panels."""
+    width = min(1.15 * num + 0.9, 7.4)
+    layout = ConstrainedLayoutEngine(w_pad=0.02, h_pad=0.02, wspace=0.02, hspace=0.02)
+    figure = HouseFigure(figsize=(width, width + (0.3 if heading else 0.0)), layout=layout)
+    if heading:
+        figure.set_heading(*heading)
+    return figure, figure.subplots(num, num, squeeze=False)
 
 
 def _prepared(

@@ -86,16 +86,20 @@ def plot_predictive(
         figure = HouseFigure(figsize=(max(2.9 * columns, 5.2), 2.4 * rows + 0.4), layout="constrained")
         grid = list(figure.subplots(rows, columns, squeeze=False).flat)
         for axes, (name, (values, replicates)) in zip(grid, shown, strict=False):
-            if len(values) <= MAX_EACH:
-                _draw_each(axes, values, replicates, name)
-            elif _is_counted(values, replicates):
-                _draw_counts(axes, values, replicates, name)
-            else:
-                _draw_densities(axes, values, replicates[:MAX_LINES], name)
+            _draw_panel(axes, name, values, replicates)
         for axes in grid[len(shown) :]:
             axes.remove()
         figure.legend(handles=_handles([pair for _, pair in shown]), loc="outside upper right", ncols=2)
     return figure
+
+
+def _draw_panel(axes: Axes, name: str, values: np.ndarray, replicates: np.ndarray) -> None:
+    if len(values) <= MAX_EACH:
+        _draw_each(axes, values, replicates, name)
+    elif _is_counted(values, replicates):
+        _draw_counts(axes, values, replicates, name)
+    else:
+        _draw_densities(axes, values, replicates[:MAX_LINES], name)
 
 
 def _handles(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[Line2D]:
