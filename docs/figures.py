@@ -6,6 +6,7 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpyro
@@ -19,7 +20,7 @@ FOLDER = Path(__file__).parent / "assets" / "plots"
 SHOWN = ["mu", "tau", "theta[0]", "theta[1]"]
 # By name: how the page calls them with the posterior, exact draws of NUTS and a comparison of the two.
 FIGURES: dict[str, Callable[..., Figure]] = {
-    "posterior": lambda post, exact, both: post.plot(var_names=SHOWN, reference=exact, num=20_000),
+    "posterior": lambda post, exact, both: post.plot(var_names=SHOWN, reference=exact, num=40_000),
     "pairs": lambda post, exact, both: bf.plots.plot_pairs(post, SHOWN, reference=exact),
     "transformation": lambda post, exact, both: bf.plots.plot_transformation(post, "tau"),
     "convergence": lambda post, exact, both: bf.plots.plot_convergence(post),
@@ -55,12 +56,18 @@ def fit_groups() -> bf.Posterior:
     return bf.fit(groups, group, x, y, progress=False)
 
 
+def references(post: bf.Posterior, run: Any) -> tuple[dict[str, np.ndarray], bf.Comparison]:
+    """Return the draws of NUTS, and a comparison of both by the names that the model gives to the effects."""
+    exact = {name: draws.reshape(-1, *draws.shape[2:]) for name, draws in run.draws().items()}
+    trees = {"flow": post.to_arviz(), "NUTS": run.to_tree()}
+    return exact, bf.compare(trees, reference="NUTS", var_names=["mu", "tau", "theta"], loo=False)
+
+
 def main(folder: Path = FOLDER) -> None:
     """Fit once and draw everything."""
     post = bf.fit(eight_schools, EFFECTS, ERRORS, progress=False)
     run = post.to_nuts(num=4000, progress=False)
-    exact = {name: draws.reshape(-1, *draws.shape[2:]) for name, draws in run.draws().items()}
-    both = bf.compare({"flow": post, "NUTS": run})
+    exact, both = references(post, run)
     folder.mkdir(parents=True, exist_ok=True)
     for name, draw in FIGURES.items():
         draw(post, exact, both).savefig(folder / f"{name}.png", dpi=110)

@@ -42,6 +42,14 @@ LABELS = {
     THOROUGH: "bernflow with tolerance=0",
     CHOICES: "bernflow with options tuned where applicable",
 }
+# Names in the sentences about verdicts. Chains have no verdict: R-hat and the ESS take its place.
+JUDGED = {
+    **LABELS,
+    "bernstein-paper": "the paper's recipe",
+    "blackjax-pathfinder": "Pathfinder",
+    "pathfinder-psis": "Pathfinder, resampled",
+    "nuts": "NUTS (R-hat and ESS of its chains)",
+}
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,9 @@
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from benchmarks.study.figures import new_axes, new_figure
 from benchmarks.study.fits import fit_task
@@ -87,7 +89,8 @@ def present(scale: str, results: Results) -> Page:
                 "additions",
                 _figure(targets, found),
                 "KL(q || posterior) with one part removed (log scale); for the network, whose evidence is unknown, "
-                f"-ELBO relative to the best. The gray bar is the default. Median of {SETTINGS[scale]['keys']} keys.",
+                "-ELBO relative to the best. The dashed line is the default. Median of "
+                f"{SETTINGS[scale]['keys']} keys.",
             ),
             Listing(
                 "kl",
@@ -122,30 +125,63 @@ def _table(targets, found, name: str) -> Table:
 
 
 def _figure(targets, found) -> Figure:
-    figure = new_figure(7.4, 2.2 + 1.9 * ((len(targets) - 1) // 4))
-    columns = min(4, len(targets))
+    columns = next((n for n in (4, 3, 2) if len(targets) % n == 0), min(4, len(targets)))
+    figure = new_figure(7.6, 0.7 + 1.9 * -(-len(targets) // columns))
     grid = new_axes(figure, -(-len(targets) // columns), columns, sharey=True)
     shift = _best(targets, found)
     variants = list(VARIANTS)
     for axes, target in zip(grid.flat, targets, strict=False):
-        for place, variant in enumerate(variants):
-            if (target, variant) not in found:
-                continue
-            value = max(found[target, variant]["loss"] - shift[target], SMALLEST_KL)
-            color = "#9A9A9A" if variant == "bernstein" else "#0072B2"
-            axes.barh(place, value - SMALLEST_KL / 2, left=SMALLEST_KL / 2, color=color, height=0.7)
-            axes.text(value * 1.25, place, number(value, 2), va="center", fontsize=7)
-        axes.set_xscale("log")
-        axes.set_xlim(SMALLEST_KL / 2, 40.0 * max(f["loss"] - shift[t] for (t, _), f in found.items() if t == target))
+        values = {
+            v: max(found[target, v]["loss"] - shift[target], SMALLEST_KL) for v in variants if (target, v) in found
+        }
+        _draw_dots(axes, [values.get(v) for v in variants])
         axes.set_title(TARGETS[target], fontsize=9)
+        if shift[target]:
+            axes.set_title(f"{TARGETS[target]}*", fontsize=9)
         axes.tick_params(labelsize=7.5)
     for axes in grid.flat[len(targets) :]:
-        axes.remove()
+        axes.axis("off")
+    labels = [VARIANTS[v].partition(" (")[0].partition(":")[0] for v in variants]
     for row in grid:
-        row[0].set_yticks(range(len(variants)), [VARIANTS[v].partition(" (")[0] for v in variants])
-    grid[0, 0].invert_yaxis()
-    figure.supxlabel("KL(q || posterior)", fontsize=9)
+        row[0].set_yticks(range(len(variants)), ["the default", *(f"without {label}" for label in labels[1:])])
+    grid[0, 0].set_ylim(len(variants) - 0.5, -0.5)
+    note = "   * ELBO below the best one: the evidence is unknown" if any(shift.values()) else ""
+    figure.supxlabel(f"KL(q || posterior), nats{note}", fontsize=9)
     return figure
+
+
+def _draw_dots(axes: Axes, values: list[float | None]) -> None:
+    """Draw one dot per variant, joined to the default by a line, with its value."""
+    default = values[0]
+    known = [value for value in values if value is not None]
+    if default is not None:
+        axes.axvline(default, color="#9A9A9A", linewidth=0.9, linestyle=(0, (4, 2)), zorder=0)
+    for place, value in enumerate(values):
+        if value is None:
+            continue
+        color = "#222222" if place == 0 else "#0072B2"
+        if default is not None:
+            axes.plot([default, value], [place, place], color=color, linewidth=1.2, alpha=0.5)
+        axes.plot([value], [place], "o", color=color, markersize=4.5)
+        text = f"<{SMALLEST_KL:g}" if value <= SMALLEST_KL else number(value, 2)
+        right = default is None or value >= 0.98 * default
+        axes.annotate(
+            text,
+            (value, place),
+            (5 if right else -5, 0),
+            textcoords="offset points",
+            ha="left" if right else "right",
+            va="center",
+            fontsize=6.5,
+        )
+    axes.set_xscale("log")
+    low, high = np.log10(min(known)), np.log10(max(known))
+    reach = max(high - low, 1.0)
+    # Room for the numbers, which are on the far side of the default.
+    left = 0.6 if default is not None and min(known) < 0.98 * default else 0.2
+    axes.set_xlim(10.0 ** (low - left * reach), 10.0 ** (high + 0.6 * reach))
+    axes.xaxis.set_major_locator(LogLocator(numticks=5))
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 EXPERIMENT = Experiment(

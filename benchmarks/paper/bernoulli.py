@@ -101,8 +101,8 @@ def present(scale: str, results: Results) -> Page:
             ),
             f"On the log-log plot the KL falls with slope {slopes['bernflow'].slope:.2f} (bernflow, M up to "
             f"{slopes['bernflow'].last:g}) and {slopes['paper'].slope:.2f} (the paper's recipe, M up to "
-            f"{slopes['paper'].last:g}) down to the noise floor of the training; the appendix proves that a slope of -1 "
-            f"can be reached. {_larger_orders(orders, kls)}",
+            f"{slopes['paper'].last:g}) down to the noise floor of the training; the appendix proves that a slope of "
+            f"-1 can be reached. {_larger_orders(orders, kls)}",
             Listing(
                 "kl_over_order",
                 Table(("M", "paper's recipe, median KL", "bernflow, median KL", "bernflow, worst KL"), rows),

@@ -4,6 +4,8 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
 from benchmarks.paper.repetitions import KL_HEADING, SETTINGS, repetitions, summarize
 from benchmarks.study.figures import new_axes, new_figure
@@ -12,6 +14,7 @@ from benchmarks.study.page import Heading, Listing, Page, Picture
 from benchmarks.study.plan import Experiment, Results, Task
 from benchmarks.study.tables import Claim, Table, claims_table, number
 from benchmarks.targets import BENCHMARKS
+from bernflow.diagnostics.findings import GOOD_KHAT, USABLE_KHAT
 
 TARGETS = {
     "diamonds": "Diamonds",
@@ -33,6 +36,7 @@ RIVALS = ("planar", "realnvp")
 SAME_KHAT = 0.15
 # Values of k-hat above this are drawn at the end of the axis.
 LARGEST_SHOWN = 2.0
+USABLE_COLOR, UNRELIABLE_COLOR = "#DDE7EF", "#F8E7DC"
 
 
 def tasks(scale: str) -> list[Task]:
@@ -64,7 +68,8 @@ def present(scale: str, results: Results) -> Page:
             Picture(
                 "khat",
                 _figure(summary),
-                "k-hat by method with 90 % interval; open marks: published; arrows: beyond the axis.",
+                "k-hat by method with 90 % interval; open marks: published; arrows: beyond the axis. Weighted draws "
+                f"are good up to a k-hat of {GOOD_KHAT:g} and usable up to {USABLE_KHAT:g}.",
             ),
             Listing("details", _details(summary), "Medians over the repetitions."),
             Listing(
@@ -143,7 +148,7 @@ def _claims(summary: dict[str, dict[str, dict[str, Any]]]) -> list[Claim]:
 
 
 def _figure(summary: dict[str, dict[str, dict[str, Any]]]) -> Figure:
-    figure = new_figure(7.2, 2.7)
+    figure = new_figure(7.2, 3.0)
     grid = new_axes(figure, 1, len(TARGETS), sharey=True, sharex=True)[0]
     methods = list(PUBLISHED)
     for axes, (target, title) in zip(grid, TARGETS.items(), strict=True):
@@ -156,14 +161,26 @@ def _figure(summary: dict[str, dict[str, dict[str, Any]]]) -> Figure:
             published = _published(target, method)
             if published is not None:
                 _mark(axes, published, place - 0.28, color, filled=False)
-        axes.axvspan(0.5, 0.7, color="#E8E8E8", linewidth=0)
-        axes.axvline(0.7, color="#9A9A9A", linewidth=0.8)
+        axes.axvspan(GOOD_KHAT, USABLE_KHAT, color=USABLE_COLOR, linewidth=0, zorder=-2)
+        axes.axvspan(USABLE_KHAT, LARGEST_SHOWN, color=UNRELIABLE_COLOR, linewidth=0, zorder=-2)
         axes.set_title(title)
         axes.set_xlabel("k-hat")
         axes.set_xlim(-0.2, LARGEST_SHOWN)
     grid[0].set_yticks(range(len(methods)), [METHODS[m].label for m in methods])
     grid[0].invert_yaxis()
+    figure.legend(handles=_band_handles(), loc="outside upper center", ncols=4, fontsize=8)
     return figure
+
+
+def _band_handles() -> list[Any]:
+    """Return legend handles of the bands and the marks."""
+    marks: dict[str, Any] = {"marker": "o", "linestyle": "none", "markersize": 5.5, "color": "#555555"}
+    return [
+        Line2D([], [], label="run here, 90 % interval", **marks),
+        Line2D([], [], label="published", markerfacecolor="white", **marks),
+        Patch(color=USABLE_COLOR, label=f"usable: {GOOD_KHAT:g} to {USABLE_KHAT:g}"),
+        Patch(color=UNRELIABLE_COLOR, label=f"unreliable: above {USABLE_KHAT:g}"),
+    ]
 
 
 def _mark(axes, value: float, place: float, color: str, *, filled: bool) -> None:

@@ -22,6 +22,7 @@ METHODS_SHOWN = ("paper", "bernflow")
 SMALLEST_SHOWN = 1e-5
 # Blocks of 25 steps at the end.
 NUM_LAST = 40
+BINS_PER_DECADE, QUANTILES = 12, (0.1, 0.5, 0.9)
 
 
 def tasks(scale: str) -> list[Task]:
@@ -65,7 +66,9 @@ def present(scale: str, results: Results) -> Page:
         [
             "The loss (-ELBO) of the first run of each experiment, minus its minimum, divided by the minimum's "
             "absolute value. The curves are means over blocks of 25 steps. bernflow begins near the optimum.",
-            Picture("losses", _figure(found), "Scaled loss over the steps (the paper's Fig. S7)."),
+            Picture(
+                "losses", _figure(found), "Scaled loss over the steps, median and 10 to 90 % (the paper's Fig. S7)."
+            ),
             Listing(
                 "steps",
                 Table(columns, rows, digits=5),
@@ -81,20 +84,48 @@ def present(scale: str, results: Results) -> Page:
 
 
 def _figure(found: dict[str, dict[str, Result]]) -> Figure:
-    figure = new_figure(7.2, 3.2)
+    figure = new_figure(7.2, 3.4)
     grid = new_axes(figure, 1, 2, sharey=True)[0]
+    shown = []
     for axes, method in zip(grid, METHODS_SHOWN, strict=True):
         for target, (label, color) in TARGETS.items():
             result = found[target][method]
-            values = np.maximum(scaled(result), SMALLEST_SHOWN)
-            axes.plot(result["history/step"], values, color=color, linewidth=1.0, label=label)
+            steps, low, middle, high = binned(np.asarray(result["history/step"]), scaled(result))
+            axes.fill_between(steps, low, high, color=color, alpha=0.18, linewidth=0)
+            axes.plot(steps, middle, color=color, linewidth=1.4, label=label)
+            shown += [low, high]
         axes.set(
             xscale="log", yscale="log", xlabel="step" if method == "bernflow" else "epoch", title=METHODS[method].label
         )
     grid[0].set_ylabel("scaled loss")
-    grid[0].set_ylim(bottom=SMALLEST_SHOWN)
-    grid[1].legend(fontsize=8)
+    values = np.concatenate(shown)
+    if len(values):
+        grid[0].set_ylim(0.5 * values.min(), 2.0 * values.max())
+    handles, labels = grid[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), fontsize=8)
     return figure
+
+
+def binned(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return the 10, 50 and 90 % quantiles of positive values over bins of equal length on a logarithmic axis.
+
+    Single values scatter over decades, and the minimum, whose scaled loss is zero, has no logarithm.
+
+    Returns:
+        The middle of every bin with values in it, and the three quantiles there.
+    """
+    usable = np.isfinite(values) & (values > 0.0) & (steps > 0)
+    if not usable.any():
+        return (np.zeros(0),) * 4
+    steps, values = steps[usable], values[usable]
+    logs = np.log10(steps)
+    places = np.floor((logs - logs.min()) * BINS_PER_DECADE).astype(int)
+    rows = [
+        (float(np.exp(np.log(steps[places == i]).mean())), *np.quantile(values[places == i], QUANTILES))
+        for i in np.unique(places)
+    ]
+    middle, low, median, high = np.array(rows).T
+    return middle, np.maximum(low, SMALLEST_SHOWN), np.maximum(median, SMALLEST_SHOWN), np.maximum(high, SMALLEST_SHOWN)
 
 
 EXPERIMENT = Experiment(

@@ -9,6 +9,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from benchmarks.study.methods import METHODS, TRUTH
 from benchmarks.study.plan import Result
@@ -65,6 +66,7 @@ def draw_losses(
         axes.axhline(-log_evidence, color=TRUTH, linewidth=0.9, linestyle=(0, (4, 2)))
         axes.set_title(METHODS[method].label)
         axes.set_xlabel("epoch" if method == "paper" else "step")
+        axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
         axes.set_ylim(-log_evidence - reach / 20.0, -log_evidence + reach)
     grid[0].set_ylabel("loss (-ELBO)")
     grid[0].legend(fontsize=8)

@@ -41,6 +41,17 @@ def as_key(key: object) -> Key[Array, ""]:
     raise ArgumentError(f"key={key!r} is not a random key: expected an integer seed or one jax.random.key(seed).")
 
 
+def as_seed(key: Key[Array, ""]) -> int | list[int]:
+    """Return the integer seed of a key of `as_key`, or its data if it was made otherwise.
+
+    Example:
+        >>> as_seed(as_key(7))
+        7
+    """
+    high, low, *_ = (int(part) for part in np.asarray(jax.random.key_data(key)))
+    return low if high == 0 else [high, low]
+
+
 def portable(key: Key[Array, "..."]) -> Key[Array, "..."]:
     """Return a key of JAX's default generator, for functions that need one (`jax.random.poisson`)."""
     return jax.random.wrap_key_data(jax.random.key_data(key)[..., :2], impl="threefry2x32")

@@ -1,6 +1,7 @@
 """Reports in a real browser: a headless Chromium, driven through its debugging pipe with the standard library."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import select
@@ -18,6 +19,10 @@ from bernflow.diagnostics import judge
 from bernflow.flows.base import AbstractDistribution
 from bernflow.models.base import Site
 from bernflow.posterior import Posterior
+from bernflow.posterior.structure import NamedStructure
+from bernflow.posterior.tables import Axes
+from bernflow.report.material import Material
+from bernflow.report.page import write_page
 from bernflow.target import Layout
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -235,11 +240,103 @@ def test_table_sorts_by_keyboard_with_a_visible_focus(browser, report):
     assert browser.ask("document.querySelector('th:nth-child(3)').getAttribute('aria-sort')") == "ascending"
 
 
-@pytest.mark.parametrize("width", [320, 390, 768])
-def test_nothing_is_cut_off_on_small_screens(browser, report, width):
-    browser.open(report, width=width, height=800, mobile=True)
-    assert browser.ask("document.documentElement.scrollWidth") <= width
-    assert browser.ask("document.querySelector('.grid svg').getBoundingClientRect().width") > 100
+def poor(rng):
+    """A small posterior whose fit is poor, with long names and large numbers."""
+    name = "a_rather_long_name_of_a_parameter_of_the_model"
+    sites = (Site(name, (), constraints.real), Site("b", (3,), constraints.real))
+    return material_of(sites, rng, 5.0 * rng.normal(size=4000), shift=-123456.789)
+
+
+def stan(rng):
+    """The material of a run of a Stan program: indices from 1, unknown supports, replicates and an origin."""
+    sites = (Site("mu", (), None), Site("L", (2, 2), None), Site("theta", (8,), None))
+    y = rng.normal(size=40)
+    found = material_of(sites, rng, 0.3 * rng.normal(size=4000))
+    replicates = rng.normal(size=(200, 40))
+    return dataclasses.replace(
+        found,
+        axes=Axes(first=1),
+        draws={**found.draws, "y_rep": replicates},
+        observed={"y": y},
+        constants={"N": np.array(40), "sigma": rng.normal(size=8)},
+        replicates={"y_rep": replicates},
+        origin=(("Model", "schools.stan"), ("Model, SHA-256", 64 * "8")),
+        notes=("Made from the files of a run, without its model.",),
+    )
+
+
+def large(rng):
+    """A thousand parameters in blocks."""
+    found = material_of((Site("tau", (), constraints.positive), Site("b", (1000,), constraints.real)), rng)
+    blocks = tuple((f"b[{i}]",) for i in range(1000))
+    return dataclasses.replace(found, structure=NamedStructure(("tau",), blocks))
+
+
+def small(rng):
+    """Two parameters with a prior, weighted."""
+    found = material_of((Site("mu", (), constraints.real), Site("tau", (), constraints.positive)), rng)
+    prior = {"mu": 3.0 * rng.normal(size=2000), "tau": np.abs(rng.normal(size=2000))}
+    return dataclasses.replace(found, prior=prior, weighted=True, log_weights=0.1 * rng.normal(size=4000))
+
+
+def material_of(sites, rng, log_weights=None, shift=0.0):
+    draws = {site.name: shift + rng.normal(size=(1000, *site.shape)) for site in sites}
+    history = {"step": np.arange(1, 41), "elbo": -np.exp(-np.arange(40.0)), "elbo_se": np.full(40, 0.1)}
+    settings = {"family": "bernstein", "steps": 1000, "key": 3, "versions": {"bernflow": "0.1.0", "jax": "0.4"}}
+    diagnostics = judge(np.zeros(4000) if log_weights is None else log_weights)
+    return Material(diagnostics, draws, sites, history, settings, log_weights=log_weights)
+
+
+@pytest.fixture(scope="module", params=[small, stan, large, poor])
+def any_report(request, tmp_path_factory):
+    material = request.param(np.random.default_rng(0))
+    return write_page(material, tmp_path_factory.mktemp("pages") / "page.html")
+
+
+@pytest.mark.parametrize("width", [400, 768, 1200])
+@pytest.mark.parametrize("mode", ["light", "dark", "print"])
+def test_no_table_and_no_picture_is_beyond_the_edge(browser, any_report, width, mode):
+    browser.open(any_report, width=width, height=800, dark=mode == "dark", mobile=width < 500)
+    if mode == "print":
+        browser.send("Emulation.setEmulatedMedia", media="print")
+    try:
+        beyond = (
+            "[...document.querySelectorAll('table, tr, td, th, figure, svg, img, pre, p, dl, input, button')]"
+            ".filter(e => e.checkVisibility()).map(e => [e.getBoundingClientRect(), e])"
+            f".filter(([r, e]) => r.width && !e.closest('defs') && (r.right > {width} + 0.5 || r.left < -0.5))"
+            ".map(([r, e]) => e.outerHTML.slice(0, 80))"
+        )
+        assert browser.ask(beyond) == []
+        assert browser.ask("document.documentElement.scrollWidth") <= width
+        # Nothing is hidden in a box that scrolls sideways.
+        hidden = "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
+        assert browser.ask(hidden) == 0
+        assert browser.ask("[...document.querySelectorAll('figure svg')].every(s => s.clientWidth > 100)")
+        assert browser.complaints() == []
+        shown = browser.ask("document.body.innerText")
+        assert "Cite and repeat" in shown
+        assert "Not drawn" not in shown
+        if mode != "light":
+            color = {"dark": "rgb(22, 23, 26)", "print": "rgb(255, 255, 255)"}[mode]
+            assert browser.ask("getComputedStyle(document.body).backgroundColor") == color
+    finally:
+        browser.send("Emulation.setEmulatedMedia", media="")
+
+
+def test_the_table_is_searched_and_sorted_by_keyboard_on_a_phone(browser, report):
+    browser.open(report, width=400, mobile=True)
+    browser.ask("document.getElementById('filter').focus()")
+    for letter in "b[11":
+        browser.send("Input.dispatchKeyEvent", type="char", text=letter)
+    assert column(browser, 0)[0] == "b[11]"
+    for _ in range(6):
+        browser.press("Tab", 9)
+        if browser.ask("document.activeElement.textContent") == "mean":
+            break
+    browser.press("Enter", 13)
+    values = [float(text) for text in column(browser, 1)]
+    assert len(values) == 11
+    assert values == sorted(values)
 
 
 def test_dark_pages_and_printed_ones(browser, report):

@@ -5,6 +5,19 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
+# A correlation matrix from a float32 Cholesky factor has a diagonal of 1 within rounding.
+ROUNDING = 1e-6
+
+
+def is_constant(values: Float[np.ndarray, " num"]) -> bool:
+    """Tell whether all draws are equal, or equal to 1 within rounding, as on the diagonal of a correlation matrix.
+
+    Example:
+        >>> is_constant(np.array([1.0, 1.0 - 1e-7])), is_constant(np.array([2e5, 2e5 + 0.1]))
+        (True, False)
+    """
+    return bool(np.all(values == values[0]) or np.all(np.abs(values - 1.0) <= ROUNDING))
+
 
 def summarize(values: Float[np.ndarray, " num"], quantiles: Sequence[float]) -> tuple[float, ...]:
     """Return mean, sd and the given quantiles, in double precision; the sd of one draw is not a number.
@@ -14,6 +27,8 @@ def summarize(values: Float[np.ndarray, " num"], quantiles: Sequence[float]) -> 
         (2.0, 1.5811388300841898, 2.0)
     """
     values = np.asarray(values, np.float64)
+    if len(values) > 1 and is_constant(values):
+        values = np.full_like(values, 1.0 if abs(values[0] - 1.0) <= ROUNDING else values[0])
     with np.errstate(all="ignore"):  # draws that are not finite have no such figures, which the figures say themselves
         sd = values.std(ddof=1) if len(values) > 1 else np.nan
         return (float(values.mean()), float(sd), *map(float, np.quantile(values, quantiles)))

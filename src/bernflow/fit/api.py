@@ -32,7 +32,7 @@ from bernflow.flows import FAMILIES
 from bernflow.flows.external import FlowjaxFlow
 from bernflow.flows.mixture import Mixture
 from bernflow.forks import check_not_forked
-from bernflow.keys import as_key
+from bernflow.keys import as_key, as_seed
 from bernflow.memory import check_memory
 from bernflow.models import AbstractModel, as_model
 from bernflow.models.base import AbstractJointModel
@@ -197,6 +197,7 @@ def _fit(model: AbstractModel, settings: Settings, key: Key[Array, ""], batch_si
     else:
         steps = fit_target(Target(model), settings, key, run)
     posterior = run_alone(steps)
+    posterior.settings["key"] = as_seed(key)
     if has_own_rows:
         # No process has all rows: weights and predictions from one's own would be wrong.
         posterior.model = None

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bernflow.plots.backends import stay_static
-from bernflow.plots.components import estimate_density
+from bernflow.plots.densities import estimate_density
 from bernflow.plots.style import ACCENT, FIT, LITERAL, MUTED, REFERENCE, HouseFigure, hide_density_axis, house_style
 
 MAX_ROWS = 20
@@ -49,7 +49,8 @@ def _draw_ridges(axes: Axes, draws: Mapping[str, np.ndarray], total: int) -> Non
     """Draw the first coefficient at the top, with median and 90 % interval below every density."""
     for row, values in enumerate(draws.values()):
         base = len(draws) - 1 - row
-        grid, density = estimate_density(np.asarray(values, np.float64))
+        curve = estimate_density(np.asarray(values, np.float64))
+        grid, density = curve.on(curve.low, curve.high)
         heights = base + 0.72 * density / density.max()
         axes.fill_between(grid, base, heights, color=FIT, alpha=0.16, linewidth=0)
         axes.plot(grid, heights, color=FIT, linewidth=1.4)

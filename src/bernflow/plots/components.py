@@ -1,29 +1,20 @@
-"""Scalar components of named draws and their densities, for figures of marginals and pairs."""
+"""Scalar components of named draws, for figures of marginals and pairs."""
 
 import itertools
-import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from arviz_stats.base import array_stats
-from matplotlib.axes import Axes as MplAxes
-from scipy.signal import find_peaks
 
+from bernflow.diagnostics.summaries import ROUNDING, is_constant
 from bernflow.errors import ArgumentError
 from bernflow.nearest import nearest
-from bernflow.plots.style import FIT, REFERENCE, hide_density_axis
+from bernflow.plots.densities import Curve
 from bernflow.posterior.tables import Axes
 
-# The range of axes, as quantiles, so that single extreme draws do not dominate it.
-VIEW = (0.0025, 0.9975)
-# If a density at the end of the range exceeds this fraction of its peak, it is truncated by a bound.
-CUT = 0.12
-# The bandwidth rule sometimes fails. A kernel is widened up to this many times by this factor while the density has
-# more bumps than this that are visible (as a share of its peak) and smaller than this many standard errors.
-MAX_WIDENINGS, WIDENING = 6, 1.4
-MAX_BUMPS, VISIBLE, SIGNIFICANT = 2, 0.02, 4.0
+# Draws that tell whether a component may be constant, before all of its draws are looked at.
+FIRST_DRAWS = 64
 
 
 class Panel(NamedTuple):
@@ -34,12 +25,14 @@ class Panel(NamedTuple):
         where: its index.
         values: its draws, (num,).
         marks: its coordinate labels along each axis; the index itself if None.
+        exact: its exact density, if the flow knows it.
     """
 
     name: str
     where: tuple[int, ...]
     values: np.ndarray
     marks: tuple[str, ...] | None = None
+    exact: Curve | None = None
 
     @property
     def label(self) -> str:
@@ -53,7 +46,9 @@ def components(
     limit: int,
     axes: Axes | None = None,
 ) -> tuple[list[Panel], int]:
-    """Return the first `limit` scalar components, and the number of all of them.
+    """Return the first `limit` scalar components that vary, and the number of all that do.
+
+    Constants, like the corner of a Cholesky factor, are left out unless a component is chosen by its own name.
 
     Args:
         draws: arrays of shape (num, *shape) by name.
@@ -64,11 +59,14 @@ def components(
     names = [var_names] if isinstance(var_names, str) else list(var_names)
     marks = {name: (axes or Axes()).marks(name, value.shape[1:]) for name, value in draws.items()}
     chosen = [_find(draws, marks, name) for name in names]
+    chosen = [(name, _varying(draws[name], indices) if name in names else indices) for name, indices in chosen]
     everything = ((name, index) for name, indices in chosen for index in indices)
-    panels = []
+    panels: list[Panel] = []
     for name, index in itertools.islice(everything, limit):
         words = tuple(axis[i] for axis, i in zip(marks[name], index, strict=True))
         panels.append(Panel(name, index, component_draws(draws[name], index), words))
+    if not panels:
+        raise ArgumentError(f"var_names: all components of {', '.join(names)} are constant: nothing can be plotted.")
     return panels, sum(len(indices) for _, indices in chosen)
 
 
@@ -81,6 +79,12 @@ def component_draws(draws: np.ndarray, where: tuple[int, ...]) -> np.ndarray:
     """Return the draws of one component in double precision."""
     at: Any = (slice(None), *where)
     return np.asarray(draws[at], dtype=np.float64)
+
+
+def _varying(draws: np.ndarray, indices: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Return the indices of the components that are not constant."""
+    spread = np.ptp(np.asarray(draws[:FIRST_DRAWS], np.float64), axis=0)
+    return [i for i in indices if spread[i] > ROUNDING or not is_constant(component_draws(draws, i))]
 
 
 def _find(
@@ -102,8 +106,20 @@ def _find(
         if len(index) == len(shape) and all(i < size for i, size in zip(index, shape, strict=True)):
             return match[1], [index]
         raise ArgumentError(f"var_names: {wanted!r} does not exist; {match[1]!r} has the shape {shape}.")
-    raise ArgumentError(
-        f"var_names: {wanted!r} is unknown; expected some of {', '.join(draws)}.{nearest(str(wanted), draws)}"
+    raise _unknown(wanted, list(draws))
+
+
+def check_names(var_names: Sequence[str], known: Sequence[str]) -> None:
+    """Raise an error for a string that names no quantity and no component of one."""
+    for wanted in var_names:
+        called = re.fullmatch(r"(.+?)\[(.+)\]", str(wanted))
+        if wanted not in known and (called is None or not any(str(wanted).startswith(f"{name}[") for name in known)):
+            raise _unknown(wanted, known)
+
+
+def _unknown(wanted: str, known: Sequence[str]) -> ArgumentError:
+    return ArgumentError(
+        f"var_names: {wanted!r} is unknown; expected some of {', '.join(known)}.{nearest(str(wanted), known)}"
     )
 
 
@@ -128,57 +144,6 @@ def _trusted(reference: Mapping[str, Any], panel: Panel) -> np.ndarray | None:
             f"{panel.label}."
         )
     return component_draws(value, panel.where)
-
-
-def estimate_density(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Estimate the density inside the range of the axis, scaled to the fraction of the draws there."""
-    low, high = np.quantile(values, VIEW)
-    inside = values[(values >= low) & (values <= high)]
-    if len(np.unique(inside)) < 2:  # constant or too few draws: return a spike of arbitrary width
-        at = np.median(values)
-        width = 1e-3 * max(abs(at), 1.0)
-        return np.array([at - width, at, at + width]), np.array([0.0, 1.0, 0.0])
-    grid, density, width = array_stats.kde(inside, bw=_bandwidth(inside))
-    for _ in range(MAX_WIDENINGS):
-        if not _is_jagged(density, width, len(inside)):
-            break
-        width = WIDENING * float(width)
-        grid, density, _ = array_stats.kde(inside, bw=width)
-    if max(density[0], density[-1]) > CUT * density.max():
-        # Extend to zero at the ends, so that a truncated density is drawn as such.
-        grid, density = np.pad(grid, 1, mode="edge"), np.pad(density, 1)
-    return grid, density * len(inside) / len(values)
-
-
-def _is_jagged(density: np.ndarray, width: float, num: int) -> bool:
-    """Tell whether a density has visible bumps that are within the Monte Carlo error of its estimate."""
-    top = density.max()
-    places, found = find_peaks(density, prominence=VISIBLE * top)
-    errors = np.sqrt(density[places] / (2.0 * math.sqrt(math.pi) * num * width))
-    return int(np.sum(found["prominences"] < SIGNIFICANT * errors)) > MAX_BUMPS
-
-
-def draw_density(axes: MplAxes, values: np.ndarray, reference: np.ndarray | None, dashes: Any = (0, (4, 2))) -> float:
-    """Draw the density of one component, and that of a reference as a dashed line; return the largest value."""
-    grid, density = estimate_density(values)
-    axes.fill_between(grid, density, color=FIT, alpha=0.16, linewidth=0)
-    axes.plot(grid, density, color=FIT, linewidth=1.6, label="bernflow")
-    top = density.max()
-    if reference is not None:
-        grid, density = estimate_density(reference)
-        axes.plot(grid, density, color=REFERENCE, linewidth=1.2, linestyle=dashes, label="reference")
-        top = max(top, density.max())
-    hide_density_axis(axes)
-    return top
-
-
-def _bandwidth(values: np.ndarray) -> str:
-    """Choose the bandwidth rule.
-
-    The improved Sheather-Jones rule resolves narrow, well separated modes, which other rules oversmooth. It would
-    produce spikes for integers.
-    """
-    return "experimental" if np.array_equal(values, np.round(values)) else "isj"
 
 
 def leftover_note(shown: int, total: int) -> str | None:

@@ -10,7 +10,10 @@ from matplotlib.ticker import MaxNLocator
 
 from bernflow.plots import interactive
 from bernflow.plots.backends import STATIC, choose_backend
-from bernflow.plots.components import Panel, components, draw_density, leftover_note, named_axes, trusted_draws
+from bernflow.plots.components import Panel, components, leftover_note, named_axes, trusted_draws
+from bernflow.plots.densities import draw_curve, estimate_density
+from bernflow.plots.draws import figure_draws, scalar_names
+from bernflow.plots.exact import with_exact
 from bernflow.plots.style import (
     FIT,
     LITERAL,
@@ -28,7 +31,7 @@ def plot_posterior(
     posterior: Posterior,
     var_names: Sequence[str] | str | None = None,
     reference: Mapping[str, Any] | None = None,
-    num: int = 4000,
+    num: int | None = None,
     weighted: Weighted = AUTO,
     key: Any = 1,
     backend: str | None = None,
@@ -40,7 +43,7 @@ def plot_posterior(
         var_names: the quantities to plot, or single components like "b[2]" (or "b[park]", if the model has
             coordinates); all parameters and scalar derived quantities if None.
         reference: reference draws by name, (num', *shape), for example from NUTS, shown by dashed lines.
-        num: number of draws.
+        num: number of draws; if None, 40,000, or 10,000 if they need the model.
         weighted: plot importance-resampled draws; "auto" if this corrects the fit.
         key: integer seed or `jax.random.key`.
         backend: "matplotlib", "plotly" or "bokeh"; the default set by `bernflow.plots.use` if None.
@@ -54,10 +57,12 @@ def plot_posterior(
         >>> plot_posterior(post, "mu").savefig("posterior.png")
     """
     backend = choose_backend(backend)
-    draws = posterior.draws(num, key, weighted)
     # Derived arrays may be as long as the data; they are drawn on request.
-    names = [*posterior.names, *(name for name in draws if name not in posterior.names and draws[name].ndim == 1)]
-    panels, total = components(draws, var_names or names, MAX_PANELS, named_axes(posterior))
+    names = [var_names] if isinstance(var_names, str) else list(var_names or scalar_names(posterior))
+    draws, is_resampled = figure_draws(posterior, names, num, key, weighted)
+    panels, total = components(draws, names, MAX_PANELS, named_axes(posterior))
+    if not is_resampled:
+        panels = [with_exact(posterior, panel) for panel in panels]
     references = trusted_draws(reference, panels)
     if backend != STATIC:
         entries = interactive.label_columns(panels, references, "bernflow", "reference")
@@ -92,7 +97,8 @@ def _num_columns(num: int) -> int:
 
 def draw_marginal(axes: Axes, panel: Panel, reference: np.ndarray | None = None) -> None:
     """Draw the density of one component, with median and 90 % interval, and that of a reference."""
-    top = draw_density(axes, panel.values, reference)
+    curve = panel.exact or estimate_density(panel.values)
+    top = draw_curve(axes, curve, None if reference is None else estimate_density(reference))
     low, median, high = np.quantile(panel.values, (0.05, 0.5, 0.95))
     # The interval is just below the density, like a rug.
     axes.plot([low, high], [-0.07 * top] * 2, color=FIT, linewidth=2.6, solid_capstyle="butt", label="_interval")

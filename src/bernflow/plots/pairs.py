@@ -8,12 +8,15 @@ from matplotlib.axes import Axes
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
-from scipy.ndimage import gaussian_filter
 
 from bernflow.errors import ArgumentError
 from bernflow.plots import interactive
 from bernflow.plots.backends import STATIC, choose_backend
-from bernflow.plots.components import Panel, components, draw_density, leftover_note, named_axes, trusted_draws
+from bernflow.plots.components import Panel, components, leftover_note, named_axes, trusted_draws
+from bernflow.plots.densities import Curve, draw_curve, estimate_density
+from bernflow.plots.draws import figure_draws
+from bernflow.plots.exact import with_exact
+from bernflow.plots.regions import highest_density, independent
 from bernflow.plots.style import (
     FIT,
     LITERAL,
@@ -26,19 +29,16 @@ from bernflow.plots.style import (
 from bernflow.posterior import Posterior
 from bernflow.posterior.arguments import check_count
 from bernflow.posterior.drawing import num_available
+from bernflow.posterior.weighting import is_weighted
 
 MAX_COMPONENTS = 8
 # Larger limit for components chosen by name.
 MAX_CHOSEN = 12
-# The range of the axes, as quantiles of all draws.
-PAIR_VIEW = (0.005, 0.995)
-# Probabilities of the highest-density regions.
-REGIONS = (0.9, 0.5)
+# Components are tested for being functions of others among at most so many.
+MAX_TESTED = 200
 DASHES = (0, (3, 1.6))
-# Densities and contours need more draws than a scatter plot.
-DRAWS_PER_POINT = 10
-NUM_BINS = 96
-HISTOGRAM_RANGE = 4.5
+# Densities and contours need more draws than a scatter plot; weights and derived quantities need the model at each.
+DRAWS_PER_POINT, WITH_MODEL = 25, 10
 # Number of characters of tick labels that fit along a panel.
 CHARACTERS = 17
 
@@ -58,10 +58,11 @@ def plot_pairs(
 
     Args:
         posterior_or_draws: a posterior, or draws by name, (num', *shape).
-        var_names: the quantities to plot, or single components like "b[2]", at most 12; the first 8 components of
-            all parameters (without derived quantities) if None.
+        var_names: the quantities to plot, or single components like "b[2]", at most 12; if None, the
+            first 8 components of all parameters that are neither constant nor functions of one another.
         reference: reference draws by name, (num'', *shape).
-        num: number of points per panel. Contours and densities use 10 num draws of a posterior, or all given draws.
+        num: number of points per panel. Contours and densities use 25 num draws of a posterior (10 num if they need
+            the model), or all given draws.
         labels: labels of the axes, by component like {"b[2]": r"$\beta_2$"}, or one per component.
         reference_label: label of the reference in the legend.
         label: label of the fit in the legend.
@@ -80,24 +81,16 @@ def plot_pairs(
     """
     backend = choose_backend(backend)
     check_count(num)
-    if isinstance(posterior_or_draws, Posterior):
-        names: Sequence[str] = posterior_or_draws.names
-        chosen = [var_names] if isinstance(var_names, str) else var_names or names
-        # The file of a loaded posterior has fewer draws with derived quantities than its flow can make without.
-        derived = any(str(name).partition("[")[0] not in names for name in chosen)
-        available = num_available(posterior_or_draws, DRAWS_PER_POINT * num, derived)
-        draws = posterior_or_draws.draws(available, key, deterministic=derived)
-        heading = verdict_title(posterior_or_draws.diagnostics)
-    else:
-        draws = _checked(posterior_or_draws)
-        names, heading = list(draws), None
-    limit = MAX_CHOSEN if var_names else MAX_COMPONENTS
-    panels, total = components(draws, var_names or names, limit, named_axes(posterior_or_draws))
+    draws, names, heading = _prepared(posterior_or_draws, var_names, num, key)
+    by_name = var_names is not None or not isinstance(posterior_or_draws, Posterior)
+    panels, total = _choose(draws, names, by_name, named_axes(posterior_or_draws))
     if len(panels) < 2:
         raise ArgumentError(
             f"plot_pairs: only {panels[0].label if panels else 'nothing'} was chosen; expected at least two "
             "components. For one, use plot_posterior."
         )
+    if isinstance(posterior_or_draws, Posterior) and not is_weighted(posterior_or_draws):
+        panels = [with_exact(posterior_or_draws, panel) for panel in panels]
     trusted = trusted_draws(reference, panels)
     _check_joint(panels, trusted)
     texts = _texts(labels, panels)
@@ -105,18 +98,44 @@ def plot_pairs(
         entries = interactive.label_columns(panels, trusted, label, reference_label, texts)
         return interactive.pairs(entries, num, heading, backend)
     with house_style():
-        # The figure is at most as wide as a page.
-        width = min(1.15 * len(panels) + 0.9, 7.4)
-        layout = ConstrainedLayoutEngine(w_pad=0.02, h_pad=0.02, wspace=0.02, hspace=0.02)
-        figure = HouseFigure(figsize=(width, width + (0.3 if heading else 0.0)), layout=layout)
-        grid = figure.subplots(len(panels), len(panels), squeeze=False)
+        figure, grid = _open(len(panels), heading)
         _fill(grid, panels, trusted, num)
         _label_edges(grid, texts, panels)
         _legend(grid, label, reference_label if reference else None)
-        if heading:
-            figure.set_heading(*heading)
         figure.set_note(leftover_note(len(panels), total))
     return figure
+
+
+def _open(num: int, heading: tuple[str, str] | None) -> tuple[HouseFigure, np.ndarray]:
+    """Return a figure, at most as wide as a page, and its panels."""
+    width = min(1.15 * num + 0.9, 7.4)
+    layout = ConstrainedLayoutEngine(w_pad=0.02, h_pad=0.02, wspace=0.02, hspace=0.02)
+    figure = HouseFigure(figsize=(width, width + (0.3 if heading else 0.0)), layout=layout)
+    if heading:
+        figure.set_heading(*heading)
+    return figure, figure.subplots(num, num, squeeze=False)
+
+
+def _prepared(
+    given: Posterior | Mapping[str, Any], var_names: Sequence[str] | str | None, num: int, key: Any
+) -> tuple[dict[str, np.ndarray], list[str], tuple[str, str] | None]:
+    """Return draws by name, the names to plot, and the heading."""
+    if not isinstance(given, Posterior):
+        draws = _checked(given)
+        return draws, [var_names] if isinstance(var_names, str) else list(var_names or draws), None
+    names = [var_names] if isinstance(var_names, str) else list(var_names or given.names)
+    needs_model = is_weighted(given) or any(str(name).partition("[")[0] not in given.names for name in names)
+    # The file of a loaded posterior has fewer draws with derived quantities than its flow can make without.
+    available = num_available(given, (WITH_MODEL if needs_model else DRAWS_PER_POINT) * num, needs_model)
+    return figure_draws(given, names, available, key).theta, names, verdict_title(given.diagnostics)
+
+
+def _choose(draws: Mapping[str, np.ndarray], names: Sequence[str], by_name: bool, axes: Any) -> tuple[list[Panel], int]:
+    """Return the components to plot, and the number of all that vary."""
+    if by_name:
+        return components(draws, names, MAX_CHOSEN, axes)
+    candidates, total = components(draws, names, MAX_TESTED, axes)
+    return independent(candidates, MAX_COMPONENTS), total
 
 
 def _checked(draws: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -163,13 +182,15 @@ def _texts(labels: Mapping[str, str] | Sequence[str] | None, panels: Sequence[Pa
 
 
 def _fill(grid: np.ndarray, panels: Sequence[Panel], trusted: Sequence[np.ndarray | None], num: int) -> None:
-    views = [_view(panel.values, values) for panel, values in zip(panels, trusted, strict=True)]
+    curves = [panel.exact or estimate_density(panel.values) for panel in panels]
+    theirs = [None if values is None else estimate_density(values) for values in trusted]
+    views = [_view(*pair) for pair in zip(curves, theirs, strict=True)]
     for (row, column), axes in np.ndenumerate(grid):
         if column > row:
             axes.axis("off")
             continue
         if column == row:
-            axes.set_ylim(0.0, 1.1 * draw_density(axes, panels[row].values, trusted[row], DASHES))
+            axes.set_ylim(0.0, 1.1 * draw_curve(axes, curves[row], theirs[row], DASHES))
         else:
             across, up = trusted[column], trusted[row]
             if across is not None and up is not None:
@@ -179,56 +200,20 @@ def _fill(grid: np.ndarray, panels: Sequence[Panel], trusted: Sequence[np.ndarra
         axes.set_xlim(*views[column])
 
 
-def _view(values: np.ndarray, reference: np.ndarray | None) -> tuple[float, float]:
-    """Return the range of an axis."""
-    low, high = np.quantile(values if reference is None else np.concatenate([values, reference]), PAIR_VIEW)
-    if not high > low:
-        width = 1e-2 * max(abs(low), 1.0)
-        return low - width, high + width
-    return float(low), float(high)
+def _view(curve: Curve, reference: Curve | None) -> tuple[float, float]:
+    """Return the range of an axis, which is that of the densities."""
+    curves = [curve] if reference is None else [curve, reference]
+    return min(c.low for c in curves), max(c.high for c in curves)
 
 
 def _draw_cloud(axes: Axes, x: np.ndarray, y: np.ndarray, num: int, color: str, linestyle: Any) -> None:
     """Draw evenly spaced points, and contours of all draws."""
     shown = np.unique(np.linspace(0, len(x) - 1, min(num, len(x))).astype(int))
     axes.scatter(x[shown], y[shown], s=2.0, color=color, alpha=0.12, linewidths=0, rasterized=True)
-    regions = highest_density(x, y)
-    if regions is not None:
-        *mesh, density, levels = regions
-        axes.contour(*mesh, density, levels=levels, colors=color, linewidths=1.0, linestyles=[linestyle])
-
-
-def highest_density(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
-    """Estimate a bivariate density and the levels of its highest-density regions.
-
-    The histogram is smoothed in coordinates in which the draws are uncorrelated, so that a narrow ridge stays narrow.
-
-    Returns:
-        Mesh of x, mesh of y, the density and increasing levels; None if the draws lie on a line.
-    """
-    points = np.stack([x, y])
-    low, high = np.quantile(points, (0.005, 0.995), axis=1)
-    inside = np.all((points >= low[:, None]) & (points <= high[:, None]), axis=0)
-    scale = points[:, inside].std(axis=1) if inside.any() else np.zeros(2)
-    if not np.all(scale > 0):
-        return None
-    middle = points[:, inside].mean(axis=1)
-    correlation = np.corrcoef(points[:, inside])
-    if abs(correlation[0, 1]) > 1 - 1e-10:
-        return None
-    factor = scale[:, None] * np.linalg.cholesky(correlation)
-    u = np.linalg.solve(factor, points - middle[:, None])
-    edges = np.linspace(-HISTOGRAM_RANGE, HISTOGRAM_RANGE, NUM_BINS + 1)
-    counts, _, _ = np.histogram2d(u[0], u[1], bins=[edges, edges])
-    bandwidth = u.shape[1] ** (-1 / 6)  # Scott's rule, in units of the standard deviation
-    density = gaussian_filter(counts, bandwidth / (edges[1] - edges[0]), mode="constant")
-    centers = (edges[1:] + edges[:-1]) / 2
-    across, up = np.tensordot(factor, np.meshgrid(centers, centers, indexing="ij"), axes=1) + middle[:, None, None]
-    ordered = np.sort(density.ravel())[::-1]
-    # Draws beyond the mesh count as mass outside the regions.
-    mass = np.cumsum(ordered) / u.shape[1]
-    levels = [ordered[min(int(np.searchsorted(mass, region)), len(mass) - 1)] for region in REGIONS]
-    return (across, up, density, np.array(levels)) if 0 < levels[0] < levels[1] else None
+    region = highest_density(x, y)
+    if region is not None:
+        mesh = (region.x, region.y, region.density)
+        axes.contour(*mesh, levels=region.levels, colors=color, linewidths=1.0, linestyles=[linestyle])
 
 
 def _label_edges(grid: np.ndarray, texts: Sequence[str], panels: Sequence[Panel]) -> None:

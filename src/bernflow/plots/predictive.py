@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from bernflow.errors import ArgumentError
 from bernflow.plots import interactive
 from bernflow.plots.backends import STATIC, choose_backend
-from bernflow.plots.components import estimate_density
+from bernflow.plots.densities import estimate_density
 from bernflow.plots.style import FIT, LITERAL, REFERENCE, HouseFigure, hide_density_axis, house_style
 from bernflow.posterior import Posterior
 from bernflow.precision import use_precision
@@ -86,17 +86,20 @@ def plot_predictive(
         figure = HouseFigure(figsize=(max(2.9 * columns, 5.2), 2.4 * rows + 0.4), layout="constrained")
         grid = list(figure.subplots(rows, columns, squeeze=False).flat)
         for axes, (name, (values, replicates)) in zip(grid, shown, strict=False):
-            if len(values) <= MAX_EACH:
-                _draw_each(axes, values, replicates)
-            elif _is_counted(values, replicates):
-                _draw_counts(axes, values, replicates)
-            else:
-                _draw_densities(axes, values, replicates[:MAX_LINES])
-            axes.set_title(name, **LITERAL)
+            _draw_panel(axes, name, values, replicates)
         for axes in grid[len(shown) :]:
             axes.remove()
         figure.legend(handles=_handles([pair for _, pair in shown]), loc="outside upper right", ncols=2)
     return figure
+
+
+def _draw_panel(axes: Axes, name: str, values: np.ndarray, replicates: np.ndarray) -> None:
+    if len(values) <= MAX_EACH:
+        _draw_each(axes, values, replicates, name)
+    elif _is_counted(values, replicates):
+        _draw_counts(axes, values, replicates, name)
+    else:
+        _draw_densities(axes, values, replicates[:MAX_LINES], name)
 
 
 def _handles(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[Line2D]:
@@ -142,7 +145,7 @@ def _is_counted(values: np.ndarray, replicates: np.ndarray) -> bool:
     return bool(whole) and len(np.unique(values)) <= MAX_COUNTED
 
 
-def _draw_each(axes: Axes, values: np.ndarray, replicates: np.ndarray) -> None:
+def _draw_each(axes: Axes, values: np.ndarray, replicates: np.ndarray, name: str) -> None:
     places = np.arange(len(values))
     for low, high, width in ((0.05, 0.95, 1.2), (0.25, 0.75, 4.0)):
         axes.vlines(places, *np.quantile(replicates, (low, high), axis=0), color=FIT, linewidth=width, alpha=0.6)
@@ -150,9 +153,10 @@ def _draw_each(axes: Axes, values: np.ndarray, replicates: np.ndarray) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.set_xlim(-0.7, len(values) - 0.3)
     axes.set_xlabel("observation")
+    axes.set_ylabel(name, **LITERAL)
 
 
-def _draw_counts(axes: Axes, values: np.ndarray, replicates: np.ndarray) -> None:
+def _draw_counts(axes: Axes, values: np.ndarray, replicates: np.ndarray, name: str) -> None:
     low, high = np.quantile(np.concatenate([values, replicates.ravel()]), (0.001, 0.999))
     low, high = min(low, values.min()), max(high, values.max())
     cells = np.arange(np.floor(low), np.ceil(high) + 1)
@@ -165,10 +169,11 @@ def _draw_counts(axes: Axes, values: np.ndarray, replicates: np.ndarray) -> None
     axes.plot(cells, [(values == cell).mean() for cell in cells], "o", color=REFERENCE, markersize=4)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.set_ylim(bottom=0.0)
-    axes.set_ylabel("relative frequency")
+    axes.set_xlabel(name, **LITERAL)
+    axes.set_ylabel("fraction of observations")
 
 
-def _draw_densities(axes: Axes, values: np.ndarray, replicates: np.ndarray) -> None:
+def _draw_densities(axes: Axes, values: np.ndarray, replicates: np.ndarray, name: str) -> None:
     alpha = min(0.5, max(0.1, 8.0 / len(replicates)))
     curves = [_smooth(replicate) for replicate in replicates]
     for grid, density in curves:
@@ -184,11 +189,14 @@ def _draw_densities(axes: Axes, values: np.ndarray, replicates: np.ndarray) -> N
     axes.set_ylim(0.0, 1.15 * max(peak, density.max()))
     axes.xaxis.set_major_locator(MaxNLocator(5))
     hide_density_axis(axes)
+    axes.set_xlabel(name, **LITERAL)
+    axes.set_ylabel("density")
 
 
 def _smooth(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Estimate a density that extends beyond the data, because few values do not reveal a bound."""
     if np.ptp(values) <= 0.0:
-        return estimate_density(values)
+        curve = estimate_density(values)
+        return curve.grid, curve.density
     grid, density, _ = array_stats.kde(values, bound_correction=False, extend=True, extend_fct=0.5, grid_len=GRID)
     return grid, density

@@ -3,7 +3,6 @@
 import operator
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +17,9 @@ from bernflow.errors import ArgumentError
 from bernflow.flows.base import AbstractFlow
 from bernflow.keys import as_key
 from bernflow.plots.backends import stay_static
-from bernflow.plots.components import VIEW, Panel, component_draws, estimate_density
+from bernflow.plots.components import Panel, component_draws
+from bernflow.plots.densities import WINDOW, estimate_density
+from bernflow.plots.exact import active_columns, base_density, exact_curve
 from bernflow.plots.style import ACCENT, FIT, LITERAL, MUTED, HouseFigure, house_style, verdict_title
 from bernflow.posterior import Posterior
 from bernflow.precision import use_precision
@@ -29,8 +30,9 @@ LATENT_VIEW = (0.001, 0.999)
 GUIDES = (0.05, 0.5, 0.95)
 NUM_CURVES = 25
 NUM_POINTS = 301
-NUM_NOISE = 1000
-NUM_DRAWS = 20_000
+NUM_DRAWS, NUM_NOISE = 40_000, 1000
+# The density of z is normalized over this multiple of the range of draws.
+REACH = 3.0
 
 
 class Latent(NamedTuple):
@@ -124,13 +126,11 @@ def _own_column(layout: AbstractLayout, name: str, where: tuple[int, ...]) -> in
     position = layout.names.index(name)
     before = layout.order[: layout.order.index(position)]
     start = sum(layout.sizes[i] for i in before)
-    # Not at zero, where the derivative of some transforms vanishes.
-    x = jnp.full(layout.dim, 0.5)
-    gradient = np.asarray(jax.jit(jax.grad(lambda x: layout.constrain(x)[0][name][where]))(x))
-    active = np.flatnonzero(gradient[start : start + layout.sizes[position]])
+    columns = active_columns(layout, (name, where))
+    active = columns[(columns >= start) & (columns < start + layout.sizes[position])]
     if not len(active):
         raise ArgumentError(f"index={where}: this component of {name!r} is constant by its support; choose another.")
-    return start + int(active[-1])
+    return int(active[-1])
 
 
 def _center(flow: AbstractFlow, noise: Float[Array, "s p"]) -> Float[Array, " p"]:
@@ -141,15 +141,11 @@ def _center(flow: AbstractFlow, noise: Float[Array, "s p"]) -> Float[Array, " p"
 
 def _latent(flow: AbstractFlow, column: int, center: Float[Array, " p"], noise: Float[Array, "s p"]) -> Latent:
     """Evaluate the density of one coordinate of z, by quadrature; the coordinates are independent."""
-    low, high = float(noise[:, column].min()), float(noise[:, column].max())
-    wide = np.linspace(2 * low - high, 2 * high - low, 20001)
-    one = eqx.filter_jit(jax.vmap(lambda u: flow.base_log_prob(center.at[column].set(u))))
-    log_density = np.asarray(one(jnp.asarray(wide, center.dtype)), dtype=np.float64)
-    density = np.exp(log_density - log_density.max())
+    wide, density = base_density(flow, column, noise, center, REACH)
     mass = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2 * np.diff(wide))])
     low, high, *guides = np.interp((*LATENT_VIEW, *GUIDES), mass / mass[-1], wide)
     grid = np.linspace(low, high, NUM_POINTS)
-    return Latent(grid, np.interp(grid, wide, density / mass[-1]), np.array(guides))
+    return Latent(grid, np.interp(grid, wide, density), np.array(guides))
 
 
 @filter_jit
@@ -181,32 +177,14 @@ def _trace(flow, layout, component, column, center, others, latent: Latent) -> C
     return Curves(whole[:NUM_POINTS], [curve(held)[:NUM_POINTS] for held in others], whole[NUM_POINTS:])
 
 
-@filter_jit
-def _along(flow: AbstractFlow, layout: AbstractLayout, name: str, z: Float[Array, " s"]) -> tuple[Array, Array]:
-    """Return theta(z) and log q for a single parameter, by change of variables without an inverse."""
-
-    def one(u: Float[Array, ""]) -> tuple[Array, Array]:
-        x, log_det = flow.transform_and_log_det(u[None])
-        theta, log_jacobian = layout.constrain(x)
-        return theta[name].reshape(()), flow.base_log_prob(u[None]) - log_det - log_jacobian
-
-    return jax.vmap(one)(z)
-
-
-def _theta_density(posterior: Posterior, panel: Panel, latent: Latent) -> tuple[np.ndarray, np.ndarray]:
-    """Return the density of theta: q itself in one dimension, an estimate from draws otherwise."""
-    flow, layout = posterior.distribution, posterior.layout
-    if layout.dim > 1 or int(np.prod(layout.sites[0].shape)) > 1:
-        return estimate_density(panel.values)
-    with use_precision(posterior.precision):
-        # A fine grid, because few values of z cover a wide range of theta if the map is steep.
-        z = jnp.linspace(latent.grid[0], latent.grid[-1], 10 * NUM_POINTS)
-        theta, log_q = _along(flow, layout, panel.name, z)  # type: ignore[arg-type]
-        return np.asarray(theta, np.float64), np.exp(np.asarray(log_q, np.float64))
+def _theta_density(posterior: Posterior, panel: Panel) -> tuple[np.ndarray, np.ndarray]:
+    """Return the density of theta: exact if the flow knows it, an estimate from draws otherwise."""
+    curve = exact_curve(posterior, (panel.name, panel.where)) or estimate_density(panel.values)
+    return curve.on(curve.low, curve.high)
 
 
 def _draw(posterior: Posterior, panel: Panel, column: int, latent: Latent, curves: Curves) -> Figure:
-    theta, theta_density = _theta_density(posterior, panel, latent)
+    theta, theta_density = _theta_density(posterior, panel)
     with house_style():
         figure = HouseFigure(figsize=(5.2, 4.6), layout="constrained")
         grid = figure.add_gridspec(2, 2, width_ratios=(2.4, 1), height_ratios=(2.4, 1))
@@ -238,7 +216,7 @@ def _theta_limits(values: np.ndarray, latent: Latent, curves: Curves) -> tuple[f
     """Return a range that includes the marginal density and the thick curve, but not the ends of the thin ones."""
     bulk = curves.center[(latent.grid >= latent.guides[0]) & (latent.grid <= latent.guides[-1])]
     ends = curves.center if not curves.others else bulk
-    low, high = np.quantile(values, VIEW)
+    low, high = np.quantile(values, WINDOW)
     low, high = min(low, ends.min()), max(high, ends.max())
     margin = 0.04 * (high - low) or 1e-3 * max(abs(low), 1.0)
     return low - margin, high + margin

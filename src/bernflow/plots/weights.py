@@ -20,7 +20,9 @@ from bernflow.posterior import Posterior
 BODY_VIEW, NUM_BODY = 0.01, 200
 
 
-def plot_weights(posterior_or_log_weights: Posterior | ArrayLike, num: int = 20_000, key: Any = 1) -> Figure:
+def plot_weights(
+    posterior_or_log_weights: Posterior | ArrayLike, num: int = 20_000, key: Any = 1, show_khat: bool = True
+) -> Figure:
     """Plot the survival function of the importance weights, with the Pareto fit to their tail whose shape is k-hat.
 
     To the right of the threshold every draw is a point. A Pareto tail of shape k has slope -1 / k in these axes; the
@@ -30,6 +32,8 @@ def plot_weights(posterior_or_log_weights: Posterior | ArrayLike, num: int = 20_
         posterior_or_log_weights: a posterior with its model, or log weights log p - log q of draws of q, (num,).
         num: number of draws of a posterior.
         key: integer seed or `jax.random.key` of the draws of a posterior.
+        show_khat: write the k-hat of given weights into the legend. For a posterior the heading has the k-hat of its
+            diagnostics, which other draws would not reproduce exactly.
 
     Returns:
         The figure.
@@ -54,13 +58,13 @@ def plot_weights(posterior_or_log_weights: Posterior | ArrayLike, num: int = 20_
         )
     with house_style():
         figure = HouseFigure(figsize=(6.4, 3.6), layout="constrained")
-        _draw(figure.subplots(), raw)
+        _draw(figure.subplots(), raw, heading is None and show_khat)
         if heading:
             figure.set_heading(*heading)
     return figure
 
 
-def _draw(axes: Axes, raw: Float[np.ndarray, " s"]) -> None:
+def _draw(axes: Axes, raw: Float[np.ndarray, " s"], shows_khat: bool) -> None:
     smoothed, khat = psis(raw)
     top = raw.max()
     mean = top + np.log(np.mean(np.exp(raw - top)))
@@ -73,19 +77,19 @@ def _draw(axes: Axes, raw: Float[np.ndarray, " s"]) -> None:
     body = np.unique(np.linspace(raw.size - positive + BODY_VIEW * positive, start, NUM_BODY).astype(int))
     axes.plot(x[body], survival[body], color=MUTED, linewidth=1.6, label="draws below the tail")
     style: dict[str, Any] = {"color": FIT, "markersize": 2.6, "markeredgewidth": 0}
-    axes.plot(x[start:], survival[start:], "o", label=f"{size} in the tail", **style)
+    axes.plot(x[start:], survival[start:], "o", label=f"{size} draws in the tail", **style)
     left, right = float(x[body[0]]), float(x[-1])
     threshold = float(x[start - 1])
     fit = _fitted(smoothed[order], raw[order], x, start, khat)
     if fit is not None:
         # Smoothed weights are truncated at the largest raw one; the fit itself is not.
-        shown = int(np.searchsorted(fit, x[-1] - CONSTANT_SPREAD)) + 1
+        shown = int(np.searchsorted(fit, x[-1] - CONSTANT_SPREAD))
         axes.plot(
             fit[:shown],
             survival[start:][:shown],
             color=ACCENT,
             linewidth=1.6,
-            label=f"Pareto fit to these draws, k-hat {khat:.2f}",
+            label="Pareto fit" + (f", k-hat {khat:.2f}" if shows_khat else ""),
         )
     if right - left < CONSTANT_SPREAD:
         left, right = left - 1e-3, right + 1e-3
@@ -98,7 +102,7 @@ def _draw(axes: Axes, raw: Float[np.ndarray, " s"]) -> None:
         color=MUTED,
         linewidth=1.1,
         linestyle=":",
-        label=f"slope of k-hat {USABLE_KHAT:g}",
+        label=f"slope at the limit, k-hat {USABLE_KHAT:g}",
     )
     axes.axvline(threshold, color="#9A9A9A", linewidth=0.8)
     axes.set_xlim(left - margin, right + margin)

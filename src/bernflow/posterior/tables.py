@@ -170,29 +170,29 @@ def rounded(values: Sequence[float]) -> list[float]:
     return [float(v) for v in values] if places is None else [round(float(v), places) + 0.0 for v in values]
 
 
-def written(values: Sequence[float]) -> list[str]:
-    """Format mean, sd and other statistics of one quantity with the decimals at which the sd has four digits.
+def written(values: Sequence[float], digits: int = DIGITS) -> list[str]:
+    """Format mean, sd and other statistics of one quantity with the decimals at which the sd has so many digits.
 
     Example:
         >>> written([1234.56789, 0.0123456, 1234.5, 1234.6])
         ['1234.56789', '0.01235', '1234.50000', '1234.60000']
     """
-    places = _decimals(values[1])
+    places = _decimals(values[1], digits)
     largest = max((abs(v) for v in values if math.isfinite(v)), default=0.0)
     if places is None:
         return [f"{v:.4g}" for v in values]
     if places > MAX_DECIMALS or largest >= MAX_WRITTEN:
-        digits = min(max(math.floor(math.log10(max(largest, values[1]) / values[1])) + DIGITS, DIGITS), 15)
+        digits = min(max(math.floor(math.log10(max(largest, values[1]) / values[1])) + digits, digits), 15)
         return [f"{v:.{digits}g}" for v in values]
     # Adding zero converts negative zero to zero.
     return [f"{round(v, places) + 0.0:.{max(places, 0)}f}" for v in values]
 
 
-def _decimals(sd: float) -> int | None:
-    """Return the decimals at which a standard deviation has `DIGITS` digits; None if it is zero or not finite."""
+def _decimals(sd: float, digits: int = DIGITS) -> int | None:
+    """Return the decimals at which a standard deviation has so many digits; None if it is zero or not finite."""
     if not math.isfinite(sd) or sd <= 0.0:
         return None
-    return DIGITS - 1 - math.floor(math.log10(sd))
+    return digits - 1 - math.floor(math.log10(sd))
 
 
 def components(draws: Draws, axes: Axes) -> tuple[list[str], Float[np.ndarray, "d s"]]:

@@ -7,14 +7,17 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from bernflow.diagnostics.summaries import summarize
+from bernflow.diagnostics.summaries import is_constant, summarize
 from bernflow.plots.components import component_draws
+from bernflow.plots.regions import independent
 from bernflow.posterior.tables import Axes, written
 
 QUANTILES = (0.05, 0.5, 0.95)
 COLUMNS = ("mean", "sd", "5%", "50%", "95%")
+# Significant digits of the sd; more are within the Monte Carlo error of a report's draws.
+DIGITS = 3
 # Pairs are searched among at most this many components.
-MAX_COMPARED = 200
+MAX_COMPARED = 100
 
 
 class Component(NamedTuple):
@@ -25,12 +28,14 @@ class Component(NamedTuple):
         name: name of the quantity.
         derived: whether it is a derived quantity.
         values: its draws, (num,).
+        where: its index.
     """
 
     label: str
     name: str
     derived: bool
     values: Float[np.ndarray, " num"]
+    where: tuple[int, ...] = ()
 
 
 def list_components(
@@ -45,12 +50,12 @@ def list_components(
             if (name not in parameters) != derived:
                 continue
             for index, label in axes.labels(name, value.shape[1:]):
-                yield Component(label, name, derived, component_draws(value, index))
+                yield Component(label, name, derived, component_draws(value, index), index)
 
 
 def table_row(component: Component) -> list[str]:
     """Return the summary of a component as strings, in the order of `COLUMNS`."""
-    return written(summarize(component.values, QUANTILES))
+    return written(summarize(component.values, QUANTILES), DIGITS)
 
 
 def select_evenly(components: Sequence[Component], limit: int) -> list[Component]:
@@ -63,14 +68,18 @@ def select_evenly(components: Sequence[Component], limit: int) -> list[Component
     return [components[place] for place in sorted(itertools.islice(places, limit))]
 
 
+def vary(components: Iterable[Component]) -> list[Component]:
+    """Return the components that are finite and not constant."""
+    return [c for c in components if np.all(np.isfinite(c.values)) and not is_constant(c.values)]
+
+
 def strongest_pairs(components: Sequence[Component], limit: int) -> tuple[list[Component], float, tuple[str, str]]:
-    """Select the components with the strongest rank correlations.
+    """Select the components with the strongest rank correlations, none of them constant or a function of another.
 
     Returns:
         At most `limit` components in their original order, the strongest correlation and the labels of that pair.
     """
-    varying = [c for c in components if np.all(np.isfinite(c.values)) and np.ptp(c.values) > 0]
-    varying = select_evenly(varying, MAX_COMPARED)
+    varying = independent(select_evenly(vary(components), MAX_COMPARED), MAX_COMPARED)
     if len(varying) < 2:
         return [], 0.0, ("", "")
     ranks = np.stack([np.argsort(np.argsort(c.values)) for c in varying]).astype(np.float64)

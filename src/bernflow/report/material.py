@@ -13,8 +13,12 @@ from bernflow.errors import BernflowError
 from bernflow.fit.evaluation import num_diagnostic_draws
 from bernflow.flows.mixture import Mixture
 from bernflow.models.base import AbstractMappedModel, Site
+from bernflow.plots.densities import Curve
+from bernflow.plots.draws import figure_draws
+from bernflow.plots.exact import exact_curve
 from bernflow.posterior import Posterior
 from bernflow.posterior.drawing import derived_sizes, draw
+from bernflow.posterior.prior import prior_draws
 from bernflow.posterior.structure import NamedStructure
 from bernflow.posterior.tables import Axes
 from bernflow.posterior.weighting import AUTO, Weighted
@@ -22,6 +26,8 @@ from bernflow.precision import use_precision
 from bernflow.report.tails import find_tails
 
 NUM_REPLICATES = 200
+# Draws from the prior; fewer in many dimensions.
+NUM_PRIOR, LEAST_PRIOR, MAX_PRIOR = 10_000, 1000, 5e6
 # Bound on the number of observed values times draws per block of predictions.
 MAX_REPLICATED = 2**25
 REPLICATED_AT_ONCE = 1000
@@ -49,6 +55,9 @@ class Material:
         axes: names and labels of the axes of all quantities.
         tails: quantities with the largest weights in their tails, and the fraction of these weights there.
         component_weights: weights of the components of a mixture.
+        dense: more draws of the parameters for densities; `draws` where there are none.
+        exact: exact densities by name and index.
+        prior: draws of the parameters from the prior; empty if it is unknown.
         origin: origin of the fit: (label, value) pairs.
         notes: missing content, with reasons.
     """
@@ -68,6 +77,9 @@ class Material:
     axes: Axes = field(default_factory=Axes)
     tails: tuple[tuple[str, float], ...] = ()
     component_weights: tuple[float, ...] = ()
+    dense: Mapping[str, np.ndarray] = field(default_factory=dict)
+    exact: Mapping[tuple[str, tuple[int, ...]], Curve] = field(default_factory=dict)
+    prior: Mapping[str, np.ndarray] = field(default_factory=dict)
     origin: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -106,9 +118,16 @@ def gather(posterior: Posterior, num: int, key: Any, weighted: Weighted = AUTO) 
         num_weights = num_diagnostic_draws(model, dim=posterior.layout.dim)
         extra["log_weights"] = posterior.log_weights(num_weights, key)
         extra["tails"] = find_tails(posterior, extra["log_weights"], num_weights, key)
-        extra["replicates"] = _replicate(posterior, extra["observed"], notes)
+        extra["replicates"] = _replicate(posterior, extra["observed"], weighted, notes)
+        extra["prior"] = _draw_prior(posterior, key, notes)
     q = posterior.distribution
     sample = draw(posterior, num, key, weighted, derived)
+    if not sample.weighted:
+        extra["dense"] = figure_draws(posterior, posterior.names, None, key, False).theta
+        first = posterior.layout.sites[posterior.layout.order[0]]
+        component = first.name, (0,) * len(first.shape)
+        curve = exact_curve(posterior, component)
+        extra["exact"] = {} if curve is None else {component: curve}
     return Material(
         diagnostics=posterior.diagnostics,
         draws=sample.theta,
@@ -124,7 +143,21 @@ def gather(posterior: Posterior, num: int, key: Any, weighted: Weighted = AUTO) 
     )
 
 
-def _replicate(posterior: Posterior, observed: Mapping[str, np.ndarray], notes: list[str]) -> dict[str, np.ndarray]:
+def _draw_prior(posterior: Posterior, key: Any, notes: list[str]) -> dict[str, np.ndarray]:
+    """Draw the parameters from the prior, if the model can."""
+    num = max(LEAST_PRIOR, min(NUM_PRIOR, int(MAX_PRIOR / posterior.layout.dim)))
+    try:
+        return prior_draws(posterior.model, posterior.precision, num, key, deterministic=False)  # type: ignore[arg-type]
+    except BernflowError as error:  # an improper prior, or one that is not separate from the likelihood
+        notes.append(f"No prior is shown. {error}")
+    except Exception as error:  # the prior runs user code, whose failure must not prevent the report
+        notes.append(f"No prior is shown ({type(error).__name__}: {error}).")
+    return {}
+
+
+def _replicate(
+    posterior: Posterior, observed: Mapping[str, np.ndarray], weighted: Weighted, notes: list[str]
+) -> dict[str, np.ndarray]:
     """Draw new observations, if the model supports it and there are not too many."""
     size = sum(value.size for value in observed.values())
     if size == 0:
@@ -133,7 +166,7 @@ def _replicate(posterior: Posterior, observed: Mapping[str, np.ndarray], notes: 
         notes.append(f"The {size:,} observed values are too many to replicate here; use post.predict().")
         return {}
     try:
-        return posterior.predict(num=NUM_REPLICATES)
+        return posterior.predict(num=NUM_REPLICATES, weighted=weighted)
     except BernflowError as error:  # the model cannot draw observations, or needs new data for it
         notes.append(f"No observations are replicated. {error}")
     except Exception as error:  # predictions run user code, whose failure must not prevent the report

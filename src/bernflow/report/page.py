@@ -26,7 +26,8 @@ from bernflow.posterior.display import write_error, write_evidence_error
 from bernflow.posterior.weighting import AUTO, Weighted
 from bernflow.report.components import COLUMNS, Component, list_components, table_row
 from bernflow.report.material import Material, gather
-from bernflow.report.pictures import draw_galleries
+from bernflow.report.pictures import RESAMPLED, UNWEIGHTED, draw_galleries
+from bernflow.report.repeat import call_of, citations, conditions
 from bernflow.report.wording import (
     describe_support,
     describe_values,
@@ -124,6 +125,10 @@ def render(material: Material, title: str = TITLE) -> str:
             model_tables=_model_tables(material),
             settings_tables=_settings_tables(material),
             notes=material.notes,
+            citations=citations(material),
+            call=call_of(material),
+            conditions=" ".join(conditions(material)),
+            weighting=RESAMPLED if material.weighted else UNWEIGHTED,
             version=version_of("bernflow"),
             written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         )

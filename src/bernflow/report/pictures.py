@@ -5,29 +5,39 @@ from dataclasses import dataclass
 
 import numpy as np
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bernflow.diagnostics.importance import MIN_DRAWS, psis
+from bernflow.diagnostics.importance import MIN_DRAWS
+from bernflow.diagnostics.summaries import is_constant
 from bernflow.plots import plot_convergence, plot_pairs, plot_predictive, plot_structure, plot_weights
 from bernflow.plots.backends import static_figures
-from bernflow.plots.components import Panel
+from bernflow.plots.components import Panel, component_draws
+from bernflow.plots.densities import Curve, estimate_density
 from bernflow.plots.marginals import draw_marginal
 from bernflow.plots.predictive import match_replicates
-from bernflow.plots.style import house_style
+from bernflow.plots.style import MUTED, house_style
 from bernflow.posterior.structure import count
-from bernflow.report.components import Component, select_evenly, strongest_pairs, table_row
+from bernflow.report.components import Component, select_evenly, strongest_pairs, table_row, vary
 from bernflow.report.material import Material
 from bernflow.report.svg import inline_svg
 from bernflow.report.wording import isolate
 
 MAX_MARGINALS = 24
-MAX_PAIRED = 5
+# More panels would be too small on a phone.
+MAX_PAIRED = 4
 MAX_LABEL = 15
 NUM_POINTS = 1000
-# With fewer parameters no blocks of locals are expected, and the structure is omitted.
-MIN_TOGETHER = 31
+MAX_PREDICTED = 6
 # Size in inches; the text of a wider figure would be too small on a phone.
 READABLE_ON_A_PHONE = (5.2, 3.3)
+
+
+RESAMPLED = (
+    "The draws behind the table, the densities, the pairs and the predictive check were resampled by their importance "
+    "weights, which corrects remaining errors of the fit. The ELBO and the training curve are of the fit as it is."
+)
+UNWEIGHTED = "No draw of this page is weighted: the weights only judge the fit."
 
 
 @dataclass(frozen=True)
@@ -61,17 +71,12 @@ class Gallery:
         """Whether to show small figures side by side."""
         return self.name == "marginals"
 
-    @property
-    def is_wide(self) -> bool:
-        """Whether it has several panels, which are scrolled on small screens instead of shrunk."""
-        return self.name in ("pairs", "predictive")
-
 
 def draw_galleries(material: Material, components: Sequence[Component]) -> list[Gallery]:
     """Draw all figures for which there is material; the error of a figure that fails is shown instead."""
-    parameters = [c for c in components if not c.derived]
+    parameters = _densely(material, [c for c in components if not c.derived])
     kinds: list[tuple[str, str, Callable[[], Gallery | None]]] = [
-        ("marginals", "Marginals", lambda: _marginals(parameters)),
+        ("marginals", "Marginals", lambda: _marginals(parameters, material)),
         ("pairs", "Pairs", lambda: _pairs(parameters)),
         ("structure", "Structure", lambda: _structure(material)),
         ("training", "Training", lambda: _training(material)),
@@ -91,28 +96,55 @@ def draw_galleries(material: Material, components: Sequence[Component]) -> list[
     return galleries
 
 
-def _marginals(components: Sequence[Component]) -> Gallery | None:
-    finite = [c for c in components if np.all(np.isfinite(c.values))]
-    shown = select_evenly(finite, MAX_MARGINALS)
+def _densely(material: Material, components: Sequence[Component]) -> list[Component]:
+    """Return the components with more draws, if there are more."""
+    dense = material.dense
+    return [c._replace(values=component_draws(dense[c.name], c.where)) if c.name in dense else c for c in components]
+
+
+def _marginals(components: Sequence[Component], material: Material) -> Gallery | None:
+    varying = vary(components)
+    shown = select_evenly(varying, MAX_MARGINALS)
     pictures = []
     for number, component in enumerate(shown):
         row = table_row(component)
         interval = f"median {row[3]}, 90 % interval {row[2]} to {row[4]}"
-        svg = inline_svg(_marginal(component), f"Density of {component.label}: {interval}.", f"m{number}")
+        figure = _marginal(component, material)
+        svg = inline_svg(figure, f"Density of {component.label}: {interval}.", f"m{number}")
         pictures.append(Picture(svg, component.label))
-    text = "Density, median and central 90 % interval."
-    if len(components) > len(shown):
-        text += f" {len(shown)} of {len(components):,} components; select others with post.plot(var_names=[...])."
+    text = "Posterior density, median and central 90 % interval."
+    if any(component.name in material.prior for component in shown):
+        text += " The dashed line is the density of the prior."
+    if len(varying) > len(shown):
+        text += f" {len(shown)} of {len(varying):,} components; select others with post.plot(var_names=[...])."
     return Gallery("marginals", "Marginals", text, pictures) if pictures else None
 
 
-def _marginal(component: Component) -> Figure:
+def _marginal(component: Component, material: Material) -> Figure:
+    exact = material.exact.get((component.name, component.where))
+    curve = exact or estimate_density(component.values)
     with house_style():
         figure = Figure(figsize=(2.5, 1.35))
         axes = figure.add_axes((0.05, 0.2, 0.9, 0.78))
-        draw_marginal(axes, Panel(component.label, (), component.values))
+        draw_marginal(axes, Panel(component.label, (), component.values, exact=curve))
+        if component.name in material.prior:
+            _draw_prior(axes, component_draws(material.prior[component.name], component.where), curve)
         axes.set_title("")
     return figure
+
+
+def _draw_prior(axes: Axes, values: np.ndarray, curve: Curve) -> None:
+    """Draw the density of the prior on the range of the posterior, which is usually narrower."""
+    values = values[np.isfinite(values)]
+    if len(values) < MIN_DRAWS or is_constant(values):
+        return
+    limits = axes.get_xlim(), axes.get_ylim()
+    prior = estimate_density(values)
+    inside = (prior.grid >= curve.low) & (prior.grid <= curve.high)
+    grid = np.concatenate([[curve.low], prior.grid[inside], [curve.high]])
+    density = np.interp(grid, prior.grid, prior.density, left=0.0, right=0.0)
+    axes.plot(grid, density, color=MUTED, linewidth=1.2, linestyle=(0, (4, 2)), label="prior")
+    axes.set(xlim=limits[0], ylim=(limits[1][0], max(limits[1][1], 1.08 * float(density.max()))))
 
 
 def _pairs(components: Sequence[Component]) -> Gallery | None:
@@ -131,10 +163,13 @@ def _pairs(components: Sequence[Component]) -> Gallery | None:
 
 def _structure(material: Material) -> Gallery | None:
     structure = material.structure
-    if structure is None or (not structure.blocks and len(structure.globals) < MIN_TOGETHER):
+    if structure is None:
         return None
     if not structure.blocks:
-        text = f"{count(len(structure.globals), 'parameter')}, fitted together without blocks of locals."
+        text = (
+            f"{count(len(structure.globals), 'parameter')}, fitted together: each may depend on all others. No blocks "
+            "of locals that are independent given globals were found, or looked for in few dimensions."
+        )
         return Gallery("structure", "Structure", text)
     text = (
         "The dependence structure of the fit: a few globals, which influence all other parameters, and blocks of "
@@ -158,7 +193,7 @@ def _training(material: Material) -> Gallery | None:
     text = "The evidence lower bound (ELBO) over the training steps, with two Monte Carlo standard errors."
     if d.verdict != "poor":
         alt += f" The log evidence is {d.log_evidence:.4g}."
-        text += " It approaches the log evidence from below; the gap is the Kullback-Leibler divergence in nats."
+        text += " The distance from the log evidence is the Kullback-Leibler divergence in nats."
     figure = plot_convergence(material)
     figure.set_size_inches(*READABLE_ON_A_PHONE)
     return Gallery("training", "Training", text, [Picture(inline_svg(figure, alt, "elbo"), "")])
@@ -173,12 +208,12 @@ def _weights(material: Material) -> Gallery | None:
     if np.sum(raw > -np.inf) < MIN_DRAWS:
         return None
     text = (
-        f"The fraction of the weights of {len(raw):,} fresh draws that exceed a value. Every point is a draw in the "
-        "tail; the line is the Pareto fit, whose shape is k-hat (of these draws; other draws give slightly different "
-        "values). A tail that decreases more steeply than the dotted line is good."
+        f"The fraction of {len(raw):,} fresh draws whose weight exceeds a value. Every point is a draw of the tail; "
+        "the line is the Pareto fit, whose shape is k-hat. A tail that decreases more steeply than the dotted line is "
+        "good. " + (RESAMPLED if material.weighted else UNWEIGHTED)
     )
-    alt = f"Fraction of draws with a larger weight against the log weight; k-hat of the tail {psis(raw)[1]:.2f}."
-    figure = plot_weights(raw)
+    alt = f"Fraction of draws with a larger weight against the log weight; k-hat {material.diagnostics.khat:.2f}."
+    figure = plot_weights(raw, show_khat=False)
     figure.set_size_inches(*READABLE_ON_A_PHONE)
     return Gallery("weights", "Importance weights", text, [Picture(inline_svg(figure, alt, "weights"), "")])
 
@@ -187,11 +222,14 @@ def _predictive(material: Material) -> Gallery | None:
     names = list(match_replicates(material.observed, material.replicates))
     if not names:
         return None
-    figure = plot_predictive(material.replicates, material.observed)
     num = len(next(iter(material.replicates.values())))
-    alt = f"Distribution of observed {', '.join(names)} and of {num} replicated data sets."
+    pictures = []
+    for number, name in enumerate(names[:MAX_PREDICTED]):
+        figure = plot_predictive(material.replicates, {name: material.observed[name]})
+        alt = f"Distribution of observed {name} and of {num} replicated data sets."
+        pictures.append(Picture(inline_svg(figure, alt, f"ppc{number}"), ""))
     text = (
         "Observed data and data simulated from the fitted model (in color). If they look different, the model is "
         "inadequate, however good the fit."
     )
-    return Gallery("predictive", "Predictive check", text, [Picture(inline_svg(figure, alt, "ppc"), "")])
+    return Gallery("predictive", "Predictive check", text, pictures)

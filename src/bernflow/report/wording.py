@@ -49,6 +49,10 @@ SETTING_LABELS = {
     "interrupted": "Interrupted",
     "num_skipped": "Steps skipped as not finite",
     "wall_seconds": "Time",
+    "key": "Random key",
+    "checks": "Checks",
+    "training_gradients": "Gradients of the training",
+    "start_gradients": "Gradients of the start",
 }
 
 

@@ -1,13 +1,24 @@
 import io
 
+import jax.numpy as jnp
 import matplotlib as mpl
 import numpy as np
 import pytest
+from matplotlib.contour import QuadContourSet
+from numpyro.distributions import constraints
 
+from bernflow.diagnostics import judge
 from bernflow.errors import ArgumentError
+from bernflow.flows.affine import TriangularAffine
+from bernflow.flows.gaussian import LocationScale
+from bernflow.models.base import Site
 from bernflow.plots import plot_pairs
-from bernflow.plots.pairs import PAIR_VIEW, REGIONS, _ticks, highest_density
+from bernflow.plots.components import Panel
+from bernflow.plots.pairs import _ticks
+from bernflow.plots.regions import REGIONS, highest_density, independent, is_function
 from bernflow.plots.style import FIT, REFERENCE
+from bernflow.posterior import Posterior
+from bernflow.target import Layout
 
 
 def grid_of(figure):
@@ -49,12 +60,14 @@ def test_numbers_at_the_axes_do_not_touch(view, ticks):
     np.testing.assert_allclose(_ticks(*view), ticks)
 
 
-def test_pairs_of_draws_are_limited_to_the_pooled_view():
+def test_panels_of_a_column_share_the_range_of_both_densities():
     rng = np.random.default_rng(0)
     draws, reference = {"a": rng.normal(size=500), "c": rng.normal(size=500)}, {"a": rng.normal(5.0, size=500)}
     figure = plot_pairs(draws, reference=reference)
-    pooled = np.quantile(np.concatenate([draws["a"], reference["a"]]), PAIR_VIEW)
-    np.testing.assert_allclose(grid_of(figure)[1, 0].get_xlim(), pooled)
+    low, high = grid_of(figure)[1, 0].get_xlim()
+    assert (low, high) == grid_of(figure)[0, 0].get_xlim()
+    assert low < np.quantile(draws["a"], 0.01)
+    assert high > np.quantile(reference["a"], 0.99)
     assert figure.get_suptitle() == ""
 
 
@@ -68,10 +81,45 @@ def test_components_are_capped_with_a_note_and_can_be_chosen(make):
     assert chosen._supxlabel is None
 
 
-def test_constant_and_collinear_components_are_drawn():
+def test_collinear_components_are_drawn_and_constants_are_not():
     values = np.random.default_rng(0).normal(size=200)
-    figure = plot_pairs({"a": values, "twice": 2 * values, "one": np.ones(200)}, labels=["a", "2a", "1"])
+    figure = plot_pairs({"a": values, "twice": 2 * values, "one": np.ones(200)}, labels=["a", "2a"])
     figure.savefig(io.BytesIO(), format="png")
+    assert [axes.get_xlabel() for axes in grid_of(figure)[-1]] == ["a", "2a"]
+
+
+def test_pairs_choose_components_that_are_not_functions_of_one_another():
+    rng = np.random.default_rng(0)
+    names = {"L": ((3, 3), constraints.corr_cholesky), "w": ((2,), constraints.simplex), "b": ((), constraints.real)}
+    layout = Layout(tuple(Site(name, *rest) for name, rest in names.items()))
+    flow = LocationScale(TriangularAffine(jnp.zeros(layout.dim), 0.5 * jnp.eye(layout.dim)))
+    post = Posterior(flow, layout, None, judge(np.zeros(500)), None, {"precision": "float32"})
+    figure = plot_pairs(post, num=200)
+    # Not L[0, 0] = 1, nor L[1, 1], which L[1, 0] determines, nor w[1] = 1 - w[0].
+    shown = [axes.get_xlabel() for axes in grid_of(figure)[-1]]
+    assert shown == ["L[1, 0]", "L[2, 0]", "L[2, 1]", "L[2, 2]", "w[0]", "b"]
+    x, e = rng.normal(size=(2, 4000))
+    assert not is_function(x, x + 0.1 * e)
+    assert is_function(np.abs(x), x)
+    assert len(independent([Panel("x", (i,), values) for i, values in enumerate((x, e, x**2))], 3)) == 2
+
+
+def test_contours_are_smooth_and_reach_a_bound():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=40_000)
+    y = np.abs(rng.standard_t(4, size=40_000))
+    figure = plot_pairs({"x": x, "y": y}, num=100)
+    outer = next(c for c in grid_of(figure)[1, 0].collections if isinstance(c, QuadContourSet)).allsegs[0]
+    # One contour, without islands, which is as near to the bound as the mesh.
+    assert len(outer) == 1
+    line = outer[0]
+    assert line[:, 1].min() < 0.05
+    # A horn is where the direction from the middle is not unique: the radius then jumps along the angle.
+    upper = line[line[:, 1] > 0.2]
+    radius = np.hypot(upper[:, 0] / 2, upper[:, 1])
+    angle = np.arctan2(upper[:, 1], upper[:, 0] / 2)
+    order = np.argsort(angle)
+    assert np.abs(np.diff(radius[order])).max() < 0.12
 
 
 @pytest.mark.parametrize("correlation", [0.0, -0.99])
@@ -79,7 +127,7 @@ def test_highest_density_regions_hold_their_mass(correlation):
     # A region of 10,000 draws of a normal: Monte Carlo error 0.003-0.005, smoothing adds about 0.01.
     rng = np.random.default_rng(0)
     factor = np.linalg.cholesky([[1.0, correlation], [correlation, 1.0]])
-    across, up, density, levels = highest_density(*(factor @ rng.normal(size=(2, 10_000)) * [[1.0], [50.0]]))
+    across, up, density, levels, *_ = highest_density(*(factor @ rng.normal(size=(2, 10_000)) * [[1.0], [50.0]]))
     points = np.linalg.solve(factor, np.stack([across.ravel(), up.ravel() / 50.0]))
     truth = np.exp(-0.5 * (points**2).sum(axis=0))
     truth /= truth.sum()
@@ -88,7 +136,7 @@ def test_highest_density_regions_hold_their_mass(correlation):
 
 
 def test_arguments_are_checked(make):
-    post, draws = make(), {"a": np.zeros(5), "b": np.arange(5.0)}
+    post, draws = make(), {"a": np.linspace(0, 1, 5), "b": np.arange(5.0)}
     with pytest.raises(ArgumentError, match="var_names: 'c' is unknown; expected some of tau, b"):
         plot_pairs(post, ["c"], num=10)
     with pytest.raises(ArgumentError, match=r"var_names: 'b\[7\]' does not exist; 'b' has the shape \(3,\)"):

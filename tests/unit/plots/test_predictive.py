@@ -18,7 +18,8 @@ def test_few_values_are_shown_one_by_one():
     figure.savefig(io.BytesIO(), format="png")
     assert dict(mpl.rcParams) == before
     axes = figure.axes[0]
-    assert axes.get_title() == "y"
+    assert axes.get_ylabel() == "y"
+    assert axes.get_xlabel() == "observation"
     np.testing.assert_array_equal(axes.lines[0].get_ydata(), y)
     low, high = np.array([segment[:, 1] for segment in axes.collections[0].get_segments()]).T
     np.testing.assert_allclose([low, high], np.quantile(replicates, (0.05, 0.95), axis=0))

@@ -16,6 +16,7 @@ from bernflow.flows.mixture import Mixture
 from bernflow.posterior import Posterior
 from bernflow.posterior.tables import Axes
 from bernflow.report import page, pictures
+from bernflow.report.components import list_components
 from bernflow.report.page import render, write_page
 
 RNG = np.random.default_rng(0)
@@ -156,8 +157,57 @@ def test_settings_time_and_versions_are_shown(make, parse, material):
 def test_without_model_the_page_says_what_is_missing(make, parse, material):
     found = parse(render(material()))
     titles = [text for tag, text in found.texts if tag == "h2"][1:]
-    assert titles == ["Parameters", "Marginals", "Pairs", "Training", "Model and data", "Settings, time and versions"]
+    assert titles == [
+        *("Parameters", "Marginals", "Pairs", "Structure", "Training"),
+        *("Model and data", "Settings, time and versions", "Cite and repeat"),
+    ]
     assert "The file of a saved posterior does not contain the model" in found.text("p")
+
+
+@without_pictures
+def test_the_page_tells_how_to_cite_and_repeat_the_fit(make, parse, material):
+    found = parse(render(material(key=7, tolerance=0.01, restarts=8, time_limit=None)))
+    assert "post = bf.fit(model, *data, key=7, restarts=8, components=1)" in found.text("code")
+    assert "doi:10.48550/arXiv.2202.05650" in found.text("li")
+    assert "bernflow 0.0.9: Bayesian inference" in found.text("li")  # the version of the fit, not that of the report
+    assert "The fit was made with bernflow 0.0.9, jax 0.1. It was trained in float32." in found.text("p")
+    # What depends on the time cannot be repeated but by the number of steps.
+    stopped = parse(render(material(key=[1, 2], out_of_time=True, time_limit=5.0)))
+    assert (
+        "key=jax.random.wrap_key_data(jnp.uint32([1, 2])), time_limit=5.0, components=1, steps=1000)"
+        in stopped.text("code")
+    )
+    assert "bf.fit(model, *data" not in render(material())  # an older file has no key
+
+
+@without_pictures
+def test_the_page_tells_what_was_weighted(with_model, parse, material):
+    post = with_model()
+    assert "No draw of this page is weighted" in parse(render(material(post))).text("p")
+    assert "were resampled by their importance weights" in parse(render(material(post, weighted=True))).text("p")
+
+
+def test_the_prior_is_beside_the_posterior(with_model, make, parse, material):
+    gathered = material(with_model())
+    prior = gathered.prior["mu"]
+    assert abs(prior.mean()) < 5 / np.sqrt(len(prior))  # N(0, 1), not the posterior
+    assert prior.std() == pytest.approx(1.0, abs=0.05)
+    drawn = pictures._marginal(next(list_components(gathered.draws, ["mu"], gathered.axes)), gathered)
+    lines = {line.get_label(): line for line in drawn.axes[0].get_lines()}
+    x, density = lines["prior"].get_data()
+    np.testing.assert_allclose(density, np.exp(-0.5 * x**2) / np.sqrt(2 * np.pi), atol=0.05)
+    assert "The dashed line is the density of the prior." in parse(render(gathered)).text("p")
+    assert "prior" not in parse(render(material())).text("p")
+
+
+def test_constants_are_in_the_table_and_not_drawn(make, parse, material):
+    found = parse(render(material(make({"L": ((2, 2), constraints.corr_cholesky)}))))
+    assert found.text("figcaption").split("  ")[0].startswith("L[1, 0] L[1, 1]")
+    cells = [text for tag, text in found.texts if tag in ("span", "td")]
+    start = cells.index("L[0, 0]")
+    assert cells[start + 1 : start + 6] == ["1", "0", "1", "1", "1"]
+    # L[1, 1] is a function of L[1, 0]: there is no pair.
+    assert "Pairs" not in found.text("h2")
 
 
 @without_pictures
