@@ -44,7 +44,8 @@ LABELS = {
 }
 # Names in the sentences about verdicts. Chains have no verdict: R-hat and the ESS take its place.
 JUDGED = {
-    **LABELS,
+    THOROUGH: LABELS[THOROUGH],
+    CHOICES: LABELS[CHOICES],
     "bernstein-paper": "the paper's recipe",
     "blackjax-pathfinder": "Pathfinder",
     "pathfinder-psis": "Pathfinder, resampled",

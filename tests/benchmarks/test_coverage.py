@@ -16,6 +16,7 @@ def made_up(cell, covered, warned):
         "columns": coverage.COLUMNS,
         "repeats": 100,
         "coverage": [covered] * num,
+        "coverage_of_the_oracle": [0.9] * num,
         "truth": [1.0] * num,
         "mean": [0.9] * num,
         "sd": [0.2] * num,

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
 MODULE = "benchmarks.data"
 # Significant digits of the tables.
-DIGITS = (3, 4, 5)
+DIGITS = (2, 3, 4, 5)
 
 
 @pytest.mark.parametrize("page", pages.PAGES)

@@ -21,21 +21,19 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Float, Key
 
 from bernflow.background import Effort, background_jit
 from bernflow.diagnostics import importance
 from bernflow.diagnostics.margins import margins
 from bernflow.diagnostics.verdict import judge
 from bernflow.fit.deadline import Deadline
+from bernflow.fit.products import find_products, shrunk
 from bernflow.fit.skewed import displaced_shapes
 from bernflow.fit.tally import count
 from bernflow.fit.train.divergence import distance
 from bernflow.flows.autoregressive import FIRST_INCREMENT, LOG_SCALE, SHIFT, BernsteinFlow
 from bernflow.flows.base import inlined
-from bernflow.flows.bend import Coefficients
-from bernflow.flows.dense import is_one_dense_block
-from bernflow.flows.structure import Structure
 from bernflow.flows.structured import StructuredBernsteinFlow
 from bernflow.keys import generator, nth
 from bernflow.placement import placed
@@ -55,10 +53,6 @@ MAX_FACTOR, MAX_SHIFT, MAX_LOG_SCALE, MAX_BEND = 4.0, 1.0, 0.5, (0.12, 0.04)
 CUT_OFF, CUT_OFF_CONSTANT = 4.0, 3.0
 # Coefficients with fewer standard errors than this are noise: of pairs of globals, and of single locals.
 MIN_ERRORS_OF_PAIR, MIN_ERRORS = 3.0, 2.0
-# Likewise of products of two earlier coordinates, of which there are many thousands, and the largest coefficient.
-MIN_ERRORS_OF_PRODUCT, MAX_PRODUCT = 4.0, 0.3
-# In a chain, the number of earlier locals in such products.
-WINDOW = 10
 # Directions of the features with a smaller singular value than this share of the largest are left out.
 LEAST_SIZE = 0.01
 # Nearer to the target than this share of the tolerance, and with errors of margins below this share of what is allowed,
@@ -168,18 +162,8 @@ def _displaced(flow: StructuredBernsteinFlow, seen: Residuals, share: float) -> 
         return flow
     # Locals see quadratic terms of the globals in the features, too.
     left = np.concatenate([first.r, rest.r - basis.left @ _coefficients(basis.left, rest.r)], 1)
-    found = _bent(seen._replace(r=left), flow.structure, flow.bend.num_neighbors, share)
-    return eqx.tree_at(lambda f: f.bend, flow, placed(flow.bend.adding(found)))
-
-
-def earlier_noise(structure: Structure) -> list[Int[np.ndarray, " k"]]:
-    """Return the coordinates of the noise on whose products every coordinate may depend."""
-    num, places = structure.num_leaders, np.arange(structure.dim)
-    if is_one_dense_block(structure):
-        return [places[:i] for i in places]
-    if not structure.chained:
-        return [places[: min(i, num)] for i in places]
-    return [places[:i] if i <= num else np.r_[places[:num], places[max(num, i - WINDOW) : i]] for i in places]
+    found = find_products(seen.z, left, flow.structure, flow.bend.num_neighbors)
+    return eqx.tree_at(lambda f: f.bend, flow, placed(flow.bend.adding(found.times(share))))
 
 
 def _displaced_globals(flow: BernsteinFlow, seen: Residuals, share: float) -> BernsteinFlow:
@@ -276,17 +260,17 @@ def newton_step(
     """
     num = len(z)
     products, squares = r.T @ z / num, (r**2).T @ z**2 / num**2
-    hessian = _shrunk(0.5 * (products + products.T), 0.25 * (squares + squares.T)) - np.eye(z.shape[1])
+    hessian = shrunk(0.5 * (products + products.T), 0.25 * (squares + squares.T)) - np.eye(z.shape[1])
     values, vectors = np.linalg.eigh(-hessian)
     covariance = (vectors * np.clip(values, 1.0 / most, most) ** -share) @ vectors.T
-    mean = covariance @ _shrunk(np.mean(r, 0), np.var(r, 0) / num)
+    mean = covariance @ shrunk(np.mean(r, 0), np.var(r, 0) / num)
     return np.clip(mean, -longest, longest) * share, np.linalg.cholesky(covariance)
 
 
 def _curvature(z: Float[np.ndarray, "s n"], r: Float[np.ndarray, "s n"]) -> Float[np.ndarray, " n"]:
     """Return the expected curvature of the target along every dimension of the noise; one where the flow is exact."""
     products = r * z
-    curvature = 1.0 - _shrunk(np.mean(products, 0), np.var(products, 0) / len(z))
+    curvature = 1.0 - shrunk(np.mean(products, 0), np.var(products, 0) / len(z))
     return np.clip(curvature, 1.0 / MAX_FACTOR, MAX_FACTOR)
 
 
@@ -299,107 +283,16 @@ def _bends(
     for degree, ((polynomial, square), most) in enumerate(zip(hermite, MAX_BEND, strict=True), 2):
         products = r * polynomial
         mean, variance = np.mean(products, 0), np.var(products, 0) / len(z)
-        mean = np.where(mean**2 > MIN_ERRORS**2 * variance, _shrunk(mean, variance), 0.0)
+        mean = np.where(mean**2 > MIN_ERRORS**2 * variance, shrunk(mean, variance), 0.0)
         found.append(np.clip(share * mean / (square * (degree + 1)), -most, most))
     return found[0], found[1]
-
-
-def _bent(seen: Residuals, structure: Structure, num_neighbors: int, share: float) -> Coefficients:
-    """Return how every residual depends on products of earlier noise, for the neighbors with the largest coefficients.
-
-    Scales of locals may depend on noise of other locals, too; for globals and on globals, other parts of the flow do
-    that. A product explains little, and all of them a lot: those that are not significant are shrunk together.
-
-    Args:
-        seen: noise and residuals.
-        structure: of the flow.
-        num_neighbors: the most neighbors.
-        share: of the displacement that is applied.
-    """
-    # Their noise is far above the rounding of single precision.
-    z, r = seen.z.astype(np.float32), seen.r.astype(np.float32)
-    found = Coefficients(
-        np.zeros((structure.dim, num_neighbors), int),
-        np.zeros((structure.dim, num_neighbors, num_neighbors)),
-        np.zeros((structure.dim, num_neighbors)),
-    )
-    for i, near in enumerate(earlier_noise(structure)):
-        if not len(near):
-            continue
-        estimate = Products.of(z[:, near], r[:, i], z[:, i] if i >= structure.num_leaders else None)
-        estimate = estimate.without_scale(near < structure.num_leaders)
-        kept = np.sort(np.argsort(-estimate.sizes(), kind="stable")[:num_neighbors])
-        quadratic, scale = estimate.at(kept).shrunk()
-        found.neighbors[i, : len(kept)] = near[kept]
-        found.quadratic[i, : len(kept), : len(kept)] = share * quadratic
-        found.scale[i, : len(kept)] = share * scale
-    return found
-
-
-class Products(NamedTuple):
-    """Coefficients of one residual: of products and squares of earlier noise, and of its products with the own noise.
-
-    The norms of the functions are one for products, two for squares and for products with the own noise.
-    """
-
-    quadratic: Float[np.ndarray, "e e"]
-    quadratic_variance: Float[np.ndarray, "e e"]
-    scale: Float[np.ndarray, " e"]
-    scale_variance: Float[np.ndarray, " e"]
-
-    @classmethod
-    def of(
-        cls, near: Float[np.ndarray, "s e"], r: Float[np.ndarray, " s"], own: Float[np.ndarray, " s"] | None
-    ) -> "Products":
-        """Return estimates from draws of the noise, and of the own noise where it counts."""
-        num, squares, places = len(r), near**2, np.arange(near.shape[1])
-        mean = (near.T * r) @ near / num
-        variance = (squares.T * r**2) @ squares / num**2
-        parabola = r[:, None] * (squares - 1.0)
-        mean[places, places], variance[places, places] = np.mean(parabola, 0) / 2.0, np.var(parabola, 0) / (4.0 * num)
-        scale = np.zeros((2, len(places)))
-        if own is not None:
-            scale = np.stack([near.T @ (r * own) / (2.0 * num), squares.T @ (r * own) ** 2 / (4.0 * num**2)])
-        return cls(*(part.astype(float) for part in (np.tril(mean), np.tril(variance), *scale)))
-
-    def without_scale(self, where: Bool[np.ndarray, " e"]) -> "Products":
-        """Leave out some of the products with the own noise."""
-        return self._replace(
-            scale=np.where(where, 0.0, self.scale), scale_variance=np.where(where, 0.0, self.scale_variance)
-        )
-
-    def at(self, kept: Int[np.ndarray, " k"]) -> "Products":
-        """Return the coefficients of some of the earlier coordinates."""
-        square = np.ix_(kept, kept)
-        return Products(
-            self.quadratic[square], self.quadratic_variance[square], self.scale[kept], self.scale_variance[kept]
-        )
-
-    def sizes(self) -> Float[np.ndarray, " e"]:
-        """Return what every earlier coordinate contributes to the residual, without the noise of the estimates."""
-        quadratic = self.quadratic**2 - self.quadratic_variance
-        return quadratic.sum(0) + quadratic.sum(1) + 2.0 * (self.scale**2 - self.scale_variance)
-
-    def shrunk(self) -> tuple[Float[np.ndarray, "e e"], Float[np.ndarray, " e"]]:
-        """Return the coefficients, each or all together times the share of their squares that is not noise."""
-        norms = np.ones_like(self.quadratic) + np.eye(len(self.scale))
-        quadratic = _shrunk_together(self.quadratic, self.quadratic_variance, norms)
-        return quadratic, _shrunk_together(self.scale, self.scale_variance, 2.0 * np.ones_like(self.scale))
-
-
-def _shrunk_together(estimate: np.ndarray, variance: np.ndarray, norms: np.ndarray) -> np.ndarray:
-    """Shrink significant estimates one by one, and the others by a common factor."""
-    is_clear = estimate**2 > MIN_ERRORS_OF_PRODUCT**2 * variance
-    signal, noise = (np.sum(np.where(is_clear, 0.0, part * norms)) for part in (estimate**2, variance))
-    common = 1.0 - noise / signal if signal > noise else 0.0
-    return np.clip(np.where(is_clear, _shrunk(estimate, variance), common * estimate), -MAX_PRODUCT, MAX_PRODUCT)
 
 
 def _coefficients(basis: Float[np.ndarray, "s f"], response: Float[np.ndarray, "s n"]) -> Float[np.ndarray, "f n"]:
     """Return least-squares coefficients of an orthonormal basis that are large beside their noise."""
     found = basis.T @ response
     variance = np.var(response - basis @ found, 0)
-    return np.where(found**2 > MIN_ERRORS**2 * variance, _shrunk(found, variance), 0.0)
+    return np.where(found**2 > MIN_ERRORS**2 * variance, shrunk(found, variance), 0.0)
 
 
 def _significant(
@@ -408,12 +301,7 @@ def _significant(
     """Return means of products that are large beside their standard errors, and zeros."""
     num = len(right)
     mean, variance = left @ right / num, left**2 @ right**2 / num**2
-    return np.where(mean**2 > errors**2 * variance, _shrunk(mean, variance), 0.0)
-
-
-def _shrunk(estimate: np.ndarray, variance: np.ndarray) -> np.ndarray:
-    """Return estimates, each times the share of its square that is not noise."""
-    return estimate * np.maximum(0.0, 1.0 - variance / np.maximum(estimate**2, 1e-300))
+    return np.where(mean**2 > errors**2 * variance, shrunk(mean, variance), 0.0)
 
 
 def cut_off(r: Float[np.ndarray, "s n"]) -> Float[np.ndarray, "s n"]:

@@ -33,8 +33,9 @@ from bernflow.fit.interpolation import interpolate
 from bernflow.fit.intervals import choose_coordinates, locals_on_intervals
 from bernflow.fit.marginal import GlobalGaussian, find_globals, match_moments
 from bernflow.fit.nested import find_nested
+from bernflow.fit.products import earlier_noise
 from bernflow.fit.regression import regress
-from bernflow.fit.score_regression import LEFT_FOR_ROUND, earlier_noise
+from bernflow.fit.score_regression import LEFT_FOR_ROUND
 from bernflow.fit.settings import Settings
 from bernflow.fit.skewed import with_skewness
 from bernflow.fit.sparsity import sparse_hessians

@@ -28,6 +28,10 @@ class Coefficients(NamedTuple):
     quadratic: Float[np.ndarray, "p e e"]
     scale: Float[np.ndarray, "p e"]
 
+    def times(self, share: float) -> "Coefficients":
+        """Return a share of them."""
+        return Coefficients(self.neighbors, share * self.quadratic, share * self.scale)
+
 
 class Bend(eqx.Module):
     """The map of noise.

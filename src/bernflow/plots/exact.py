@@ -40,8 +40,8 @@ def exact_curve(posterior: Posterior, component: Component) -> Curve | None:
     first = layout.order[0]
     if component[0] != layout.names[first] or any(component[1]):
         return None
-    weights = np.exp(np.asarray(q.normalized_log_weights())) if isinstance(q, Mixture) else np.ones(1)
     with use_precision(posterior.precision):
+        weights = np.exp(np.asarray(q.normalized_log_weights())) if isinstance(q, Mixture) else np.ones(1)
         curves = [_curve(flow, layout, component) for flow in flows]  # type: ignore[arg-type]
     known = [curve for curve in curves if curve is not None]
     if len(known) < len(curves):
