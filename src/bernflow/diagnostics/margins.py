@@ -50,12 +50,16 @@ class Margins(NamedTuple):
     @property
     def are_right(self) -> bool:
         """Whether no margin is visibly wrong, and all are known well enough to tell."""
-        return self.noise <= RESOLUTION * MEAN and self.are_within(1.0)
+        return (
+            self.noise <= RESOLUTION * MEAN
+            and self.moments_are_within(1.0)
+            and self.probability <= PROBABILITY
+            and self.correlation <= CORRELATION
+        )
 
-    def are_within(self, share: float) -> bool:
-        """Tell whether no error exceeds this share of the largest that is allowed."""
-        pairs = (self.mean, MEAN), (self.sd, SD), (self.probability, PROBABILITY), (self.correlation, CORRELATION)
-        return all(error <= share * most for error, most in pairs)
+    def moments_are_within(self, share: float) -> bool:
+        """Tell whether no mean and no standard deviation is off by more than this share of what is allowed."""
+        return self.mean <= share * MEAN and self.sd <= share * SD
 
 
 def margins(draws: Float[np.ndarray, "s p"], log_weights: Float[np.ndarray, " s"]) -> Margins:

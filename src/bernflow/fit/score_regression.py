@@ -55,7 +55,7 @@ CUT_OFF, CUT_OFF_CONSTANT = 4.0, 3.0
 MIN_ERRORS_OF_PAIR, MIN_ERRORS = 3.0, 2.0
 # Directions of the features with a smaller singular value than this share of the largest are left out.
 LEAST_SIZE = 0.01
-# Nearer to the target than this share of the tolerance, and with errors of margins below this share of what is allowed,
+# Nearer to the target than this share of the tolerance, and with errors of moments below this share of what is allowed,
 # nothing is left to do.
 NEAR, CLEARLY = 0.8, 0.7
 # Under a time limit, the least share of it that must be left for another round.
@@ -75,7 +75,7 @@ class Residuals(NamedTuple):
         """Tell whether the flow is good, and within this distance of the target, so clearly that more draws agree."""
         if distance(self.log_weights) >= tolerance or judge(self.log_weights, draws=self.x).verdict != "good":
             return False
-        return margins(self.x, self.log_weights).are_within(CLEARLY)
+        return margins(self.x, self.log_weights).moments_are_within(CLEARLY)
 
     def elbo(self) -> tuple[float, float]:
         """Return the ELBO and its standard error; minus infinity where a number is not finite."""

@@ -69,7 +69,7 @@ MAX_MATCHED = 12
 # Under a time limit, the least share of it that must be left for a stage of the start which improves it.
 LEFT_TO_MATCH, LEFT_FOR_SHAPES, LEFT_TO_TRAIN, LEFT_FOR_SKEWNESS = 0.6, 0.6, 0.5, 0.4
 # Noise may depend on so many coordinates of earlier noise, if no more than so many products of them are tried.
-MAX_NEIGHBORS, MAX_PRODUCTS = 24, 8e6
+MAX_NEIGHBORS, MAX_PRODUCTS = 16, 8e6
 # Globals have moved if their mean did by so many standard deviations, or a standard deviation changed by such a factor.
 FAR_MOVE, FAR_RATIO = 1.0, 1.5
 # They are searched for again at this distance from the target, in nats, at least.
