@@ -68,8 +68,8 @@ MAX_DIM_FACTORED = 512
 MAX_MATCHED = 12
 # Under a time limit, the least share of it that must be left for a stage of the start which improves it.
 LEFT_TO_MATCH, LEFT_FOR_SHAPES, LEFT_TO_TRAIN, LEFT_FOR_SKEWNESS = 0.6, 0.6, 0.5, 0.4
-# Noise may depend on so many coordinates of earlier noise, if no more than so many products of them are tried.
-MAX_NEIGHBORS, MAX_PRODUCTS = 16, 8e6
+# Noise depends on earlier noise by so many coefficients, which every draw pays for, if no more products are tried.
+MAX_COEFFICIENTS, MAX_PRODUCTS = 2.5e5, 8e6
 # Globals have moved if their mean did by so many standard deviations, or a standard deviation changed by such a factor.
 FAR_MOVE, FAR_RATIO = 1.0, 1.5
 # They are searched for again at this distance from the target, in nats, at least.
@@ -320,7 +320,8 @@ class Shape(NamedTuple):
         """
         nums = np.array([len(near) for near in earlier_noise(self.structure)], float)
         is_worth_it = self.regresses_score and nums.max() > MAX_GLOBALS
-        return int(min(MAX_NEIGHBORS, nums.max())) if is_worth_it and np.sum(nums**2) <= MAX_PRODUCTS else 0
+        most = np.sqrt(MAX_COEFFICIENTS / self.structure.dim)
+        return int(min(most, nums.max())) if is_worth_it and np.sum(nums**2) <= MAX_PRODUCTS else 0
 
 
 def _flow_at(
